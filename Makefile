@@ -1,0 +1,50 @@
+PYTHON ?= python
+NATIVE_BUILD ?= build/native
+
+.PHONY: setup native fmt lint type test test-native size check prove-A clean
+
+setup:  ## an editable-like development install in the active environment
+	$(PYTHON) -m pip install scikit-build-core nanobind cmake ninja
+	$(PYTHON) -m pip install '.[dev]'
+
+native:  ## build the C++ modules into src/ for work without installing
+	cmake -S . -B $(NATIVE_BUILD) -G Ninja -DPython_EXECUTABLE=$$($(PYTHON) -c 'import sys; print(sys.executable)') >/dev/null
+	cmake --build $(NATIVE_BUILD) -j 2
+	cp $(NATIVE_BUILD)/csrc/_native*.so src/octavo/ops/native/
+	cp $(NATIVE_BUILD)/csrc/_spm*.so src/octavo/tokenization/
+
+fmt:
+	ruff format . && ruff check --fix .
+
+lint:
+	ruff check . && ruff format --check .
+
+type:
+	mypy --strict src/octavo
+
+test:
+	$(PYTHON) -m pytest
+
+test-native:  ## C++ tests under ASan and UBSan; then the ODR guard on the plain objects
+	cmake -S . -B $(NATIVE_BUILD)-asan -G Ninja -DOCTAVO_PYTHON=OFF -DOCTAVO_CPP_TESTS=ON -DOCTAVO_SANITIZE=ON >/dev/null
+	cmake --build $(NATIVE_BUILD)-asan -j 2
+	ctest --test-dir $(NATIVE_BUILD)-asan --output-on-failure
+	cmake -S . -B $(NATIVE_BUILD)-odr -G Ninja -DOCTAVO_PYTHON=OFF >/dev/null
+	cmake --build $(NATIVE_BUILD)-odr -j 2
+	sh scripts/odr_guard.sh $(NATIVE_BUILD)-odr
+
+smoke:  ## one short run of each command-line verb, in the active environment
+	sh scripts/smoke.sh
+
+prove-A:  ## every promise of the first milestone, measured: a row each (SMALL=1: a short version)
+	$(PYTHON) scripts/prove_a.py
+
+size:  ## lines per package, and the largest files
+	@for d in src/octavo/*/ csrc/*/ tests; do printf '%6d  %s\n' $$(find $$d \( -name '*.py' -o -name '*.cpp' -o -name '*.h' \) -print0 | xargs -0 cat 2>/dev/null | wc -l) $$d; done
+	@echo; git ls-files '*.py' '*.cpp' '*.h' | xargs wc -l | sort -rn | sed -n 2,12p
+
+check:
+	bash .ci/run
+
+clean:
+	rm -rf build dist .venv .venv-test .mypy_cache .ruff_cache .pytest_cache

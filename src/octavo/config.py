@@ -1,0 +1,124 @@
+"""User configuration: frozen dataclasses, declared once. Flags and help texts of the command line come from the fields.
+
+`None` means "decide for me"; `engine.resolve` turns every None into a value, once, knowing machine and model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from octavo.dtypes import KVDType
+
+
+def _meta(help_: str, *aliases: str) -> dict[str, object]:
+    return {"help": help_, "aliases": aliases}
+
+
+class BackendName(Enum):
+    """What computes."""
+
+    NATIVE = "native"
+    REFERENCE = "reference"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How much is done at once."""
+
+    max_num_seqs: int = field(default=64, metadata=_meta("requests decoded together"))
+    max_num_batched_tokens: int = field(
+        default=512, metadata=_meta("tokens per step, all requests together")
+    )
+    max_step_ms: int = field(
+        default=200, metadata=_meta("while others decode, prefill is cut to keep a step below this")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """The KV cache."""
+
+    kv_cache_dtype: KVDType = field(default=KVDType.F16, metadata=_meta("type of stored keys and values"))
+    kv_cache_memory_bytes: int | None = field(
+        default=None, metadata=_meta("memory for the KV cache, such as 512MiB")
+    )
+    enable_prefix_caching: bool = field(
+        default=True, metadata=_meta("reuse the KV of common prefixes")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model, and how it is read."""
+
+    model: str = field(metadata=_meta("catalog name or path of a .gguf file"))
+    max_model_len: int | None = field(
+        default=None, metadata=_meta("context: most tokens of prompt and output together", "ctx")
+    )
+    chat_template: str | None = field(
+        default=None, metadata=_meta("template text, or a file that holds it")
+    )
+    served_model_name: str | None = field(default=None, metadata=_meta("name shown to clients"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeConfig:
+    """What computes, and on how much of the machine."""
+
+    backend: BackendName = field(default=BackendName.NATIVE, metadata=_meta("native or reference"))
+    num_threads: int | None = field(default=None, metadata=_meta("threads; default: granted cores", "threads"))
+    isa: str | None = field(default=None, metadata=_meta("kernel table; default: the best supported"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything an engine is started with."""
+
+    model: ModelConfig
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The environment variables Octavo reads; nothing else does."""
+
+    home: Path
+    isa: str | None
+    api_key: str | None
+    log_level: str
+
+
+def from_env(environ: Mapping[str, str] | None = None) -> Environment:
+    """Read OCTAVO_HOME, OCTAVO_ISA, OCTAVO_API_KEY, OCTAVO_LOG_LEVEL. Called at process start only."""
+    env = os.environ if environ is None else environ
+    home = env.get("OCTAVO_HOME") or str(Path.home() / ".octavo")
+    return Environment(
+        home=Path(home).expanduser(),
+        isa=env.get("OCTAVO_ISA") or None,
+        api_key=env.get("OCTAVO_API_KEY") or None,
+        log_level=env.get("OCTAVO_LOG_LEVEL") or "INFO",
+    )
+
+
+_UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "kib": 2**10, "m": 10**6, "mb": 10**6, "mib": 2**20,
+          "g": 10**9, "gb": 10**9, "gib": 2**30, "t": 10**12, "tb": 10**12, "tib": 2**40}  # fmt: skip
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as "512MiB", "1GiB", "1.5GB" or "4096". Raises ValueError with the accepted forms."""
+    stripped = text.strip()
+    number = stripped.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = stripped[len(number) :].strip().lower()
+    try:
+        value = float(number) * _UNITS[unit]
+    except (KeyError, ValueError):
+        raise ValueError(f"not a size: {text!r} (write bytes, 512MiB or 1GiB)") from None
+    if not 0 <= value < 2**63:
+        raise ValueError(f"size out of range: {text!r}")
+    return int(value)

@@ -1,0 +1,89 @@
+"""The only structs that cross the boundary between a front end and an engine (a thread now, a process later).
+
+Every added request ends with exactly one `finish_reason` per choice, whatever happens.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.params import SamplingParams
+
+
+class AddRequest(msgspec.Struct, array_like=True, gc=False):
+    """A validated request. `output_token_ids` (one list per choice) were already produced: resume and replay.
+
+    `eos_token_ids` end a choice unless `params.ignore_eos`. `params.max_tokens` is resolved (never None) and fits the
+    context. `params.seed` is resolved (never None).
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    eos_token_ids: list[int] = []
+    output_token_ids: list[list[int]] = []
+    priority: int = 0
+    cache_salt: str | None = None
+    tenant: str = ""
+
+
+class TokenScore(msgspec.Struct, array_like=True, gc=False):
+    """Raw-distribution log-probabilities at one position: the token itself, then the best alternatives."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_ids: list[int] = []
+    top_logprobs: list[float] = []
+
+
+class ChoiceOutput(msgspec.Struct, array_like=True, gc=False):
+    """What one step added to one choice of one request. `finish_reason` is FinishReason's value."""
+
+    request_id: str
+    index: int
+    token_ids: list[int] = []
+    scores: list[TokenScore] = []
+    prompt_scores: list[TokenScore] = []
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    error: str | None = None
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+
+class EngineStats(msgspec.Struct, array_like=True, gc=False):
+    """Counters and gauges of an engine, for metrics and logs."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    num_cached_blocks: int = 0
+    num_steps: int = 0
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+
+class StepOutputs(msgspec.Struct, array_like=True, gc=False):
+    """One message for all requests of a step."""
+
+    outputs: list[ChoiceOutput] = []
+    stats: EngineStats = msgspec.field(default_factory=EngineStats)
+
+
+class EngineInfo(msgspec.Struct, array_like=True, gc=False):
+    """What a front end must know of a loaded engine. Sent once, when it is ready."""
+
+    model_name: str
+    architecture: str
+    vocab_size: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    num_parameters: int
+    kernel_table: str
+    num_threads: int

@@ -1,0 +1,109 @@
+"""What callers get back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class FinishReason(Enum):
+    """Why a completion ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """One token's log-probability in the raw model distribution. `rank` counts from 1."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+    token_bytes: bytes = b""
+
+
+TokenLogprobs = dict[int, Logprob]
+"""Chosen token and alternatives at one position, by token id; the chosen (or given) token comes first."""
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One completion of a prompt, so far or in full."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    cumulative_logprob: float | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more will come."""
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Times of one request, in seconds of a monotonic clock since its arrival."""
+
+    first_token_s: float | None = None
+    finished_s: float | None = None
+    num_preemptions: int = 0
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """Everything known of one request. From a stream: the state after the newest token."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    is_finished: bool = False
+    num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+
+    @property
+    def finished(self) -> bool:
+        """vLLM's spelling of `is_finished`."""
+        return self.is_finished
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text of one choice. Concatenated deltas are the whole text."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The one terminal event of a choice."""
+
+    index: int
+    reason: FinishReason
+    stop_reason: int | str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request. The end token that stopped a choice is counted, its text is not shown."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt plus completion."""
+        return self.prompt_tokens + self.completion_tokens
