@@ -1,0 +1,1 @@
+"""Weight files: reading, writing, dequantising. `open_weights` is the door."""
