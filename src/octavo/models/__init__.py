@@ -1,0 +1,1 @@
+"""Model architectures, each written once against `octavo.ops.protocol.Ops`."""

@@ -1,0 +1,100 @@
+"""The numpy backend: runs any model with nothing installed, a few tokens per second. Oracle of every other backend."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from octavo.kv_layout import KVLayout
+from octavo.ops.protocol import Batch, DecoderModel, Floats, SampleBatch, SampleResult
+from octavo.ops.reference import Dequantize, ReferenceKV, ReferenceOps, ReferenceWeight
+from octavo.ops.reference_sampling import empty_result, sample_rows
+
+_logger = logging.getLogger(__name__)
+
+_ROWS_PER_SLAB: Final = 32
+"""Rows of logits held at once: 34 MB for a vocabulary of 262,144."""
+
+ReferenceModel = DecoderModel[Floats, ReferenceWeight]
+
+
+class ReferenceBackend:
+    """Loads weights as float32 and runs models line by line.
+
+    `dequantize` turns a tensor of a weight file into float32. It is passed in because file formats live above `ops`.
+    """
+
+    def __init__(self, dequantize: Dequantize) -> None:
+        self._ops = ReferenceOps(dequantize)
+
+    @property
+    def ops(self) -> ReferenceOps:
+        """The operations to build a model with."""
+        return self._ops
+
+    def compile(
+        self, model: ReferenceModel, layout: KVLayout, num_blocks: int, max_batched_tokens: int
+    ) -> ReferenceExecutor:
+        """Make the model runnable with a KV pool of `num_blocks` blocks."""
+        _logger.info("reference backend: %d KV blocks of %s", num_blocks, layout.dtype.name)
+        kv = ReferenceKV(layout, num_blocks)
+        return ReferenceExecutor(model, self._ops, kv, max_batched_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What a closed executor no longer has."""
+
+    model: ReferenceModel
+    ops: ReferenceOps
+    kv: ReferenceKV
+
+
+class ReferenceExecutor:
+    """One model with its KV memory. See Executor."""
+
+    def __init__(
+        self, model: ReferenceModel, ops: ReferenceOps, kv: ReferenceKV, max_batched_tokens: int
+    ) -> None:
+        self._loaded: _Loaded | None = _Loaded(model, ops.with_kv(kv), kv)
+        self._max_batched_tokens = max_batched_tokens
+
+    @property
+    def kernel_table(self) -> str:
+        """Name of the kernels in use."""
+        return "reference"
+
+    def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:
+        """Run one step. See Executor.execute."""
+        model, ops = self._open().model, self._open().ops
+        num_tokens = len(batch.token_ids)
+        if num_tokens > self._max_batched_tokens:
+            raise ValueError(
+                f"{num_tokens} tokens in a step, compiled for {self._max_batched_tokens}"
+            )
+        result = empty_result(sample)
+        hidden = model.forward(ops, batch)
+        for first_row in range(0, len(batch.output_rows), _ROWS_PER_SLAB):
+            rows = batch.output_rows[first_row : first_row + _ROWS_PER_SLAB]
+            sample_rows(model.logits(ops, hidden[rows]), sample, first_row, result)
+        return result
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole KV blocks, (source id, destination id), in order."""
+        for source, destination in pairs:
+            self._open().kv.copy_block(source, destination)
+
+    def fill_kv(self, value: float) -> None:
+        """Overwrite all KV memory."""
+        self._open().kv.fill(value)
+
+    def close(self) -> None:
+        """Drop the model and the KV memory."""
+        self._loaded = None
+
+    def _open(self) -> _Loaded:
+        if self._loaded is None:
+            raise RuntimeError("the executor is closed")
+        return self._loaded
