@@ -1,0 +1,108 @@
+"""From a schedule to the arrays of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from octavo.engine.request import Request
+from octavo.engine.scheduler import Chunk
+from octavo.kv_layout import BLOCK_SIZE
+from octavo.ops.protocol import Batch, Int32s, SampleBatch
+from octavo.sampling.rows import SampleRows
+
+
+class ChunkRows(NamedTuple):
+    """The output rows of one chunk: first the `num_scored` prompt tokens scored, then one that draws, if it does."""
+
+    request: Request
+    num_scored: int
+    is_drawing: bool
+
+
+@dataclass(slots=True)
+class StepInput:
+    """What the executor gets, and whose rows come back."""
+
+    batch: Batch
+    sample: SampleBatch
+    rows: list[ChunkRows]
+
+
+def build_step(chunks: Sequence[Chunk]) -> StepInput:
+    """Lay the chunks out one after the other.
+
+                 chunk 0        chunk 1   chunk 2
+    token_ids    a b c d        e         f g h          positions count up from num_computed_tokens
+    query_start  0              4         5              ^ 8
+    output_rows        s s s d            d     -        s: scores the token after it, d: draws the next token
+
+    A chunk draws if it reaches the last known token; of a prompt whose scores are wanted, position p scores p + 1.
+    """
+    counts = np.array([c.num_tokens for c in chunks], np.int32)
+    starts = np.array([c.request.num_computed_tokens for c in chunks], np.int32)
+    query_start = np.zeros(len(chunks) + 1, np.int32)
+    np.cumsum(counts, out=query_start[1:])
+    token_ids = _token_ids(chunks, query_start.tolist())
+    chunk_of_token = np.repeat(np.arange(len(chunks), dtype=np.int32), counts)
+    positions = (
+        np.arange(len(token_ids), dtype=np.int32) + (starts - query_start[:-1])[chunk_of_token]
+    )
+    block_tables = _block_tables(chunks)
+    blocks = block_tables[chunk_of_token, positions // BLOCK_SIZE]
+    sample, rows, output_rows = _rows(chunks, query_start.tolist())
+    batch = Batch(
+        token_ids=token_ids,
+        positions=positions,
+        slots=blocks * BLOCK_SIZE + positions % BLOCK_SIZE,
+        query_start=query_start,
+        seq_lens=starts + counts,
+        block_tables=block_tables,
+        output_rows=output_rows,
+    )
+    return StepInput(batch, sample, rows)
+
+
+def _token_ids(chunks: Sequence[Chunk], query_start: list[int]) -> Int32s:
+    token_ids = np.empty(query_start[-1], np.int32)
+    for (request, num_tokens), at in zip(chunks, query_start, strict=False):
+        start = request.num_computed_tokens
+        token_ids[at : at + num_tokens] = request.tokens(start, start + num_tokens)
+    return token_ids
+
+
+def _block_tables(chunks: Sequence[Chunk]) -> Int32s:
+    tables = [c.request.table for c in chunks]
+    width = max(table.num_blocks for table in tables if table is not None)
+    block_tables = np.zeros((len(chunks), width), np.int32)
+    for row, table in zip(block_tables, tables, strict=True):
+        if table is not None:
+            row[: table.num_blocks] = table.block_ids
+    return block_tables
+
+
+def _rows(
+    chunks: Sequence[Chunk], query_start: list[int]
+) -> tuple[SampleBatch, list[ChunkRows], Int32s]:
+    sampling = SampleRows()
+    rows: list[ChunkRows] = []
+    output_rows: list[int] = []
+    for (request, num_tokens), at in zip(chunks, query_start, strict=False):
+        start = request.num_computed_tokens
+        num_scored = 0
+        if request.is_scoring:
+            first = max(start, request.num_scored_tokens)
+            end = min(start + num_tokens, request.num_prompt_tokens - 1)
+            num_scored = max(0, end - first)
+            targets = request.prompt_token_ids[first + 1 : first + 1 + num_scored]
+            sampling.score(targets, request.sampling.num_prompt_logprobs)
+            output_rows.extend(range(at + first - start, at + first - start + num_scored))
+        is_drawing = request.max_output_tokens > 0 and num_tokens == request.num_remaining_tokens
+        if is_drawing:
+            sampling.draw(request.sampling)
+            output_rows.append(at + num_tokens - 1)
+        rows.append(ChunkRows(request, num_scored, is_drawing))
+    return sampling.build(), rows, np.array(output_rows, np.int32)

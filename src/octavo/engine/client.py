@@ -1,0 +1,207 @@
+"""How a front end speaks to an engine: in its own thread, or to one that runs in another."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Protocol
+
+from octavo.engine.engine import Engine
+from octavo.errors import EngineDead, InvalidRequest
+from octavo.messages import AddRequest, ChoiceOutput, EngineInfo, EngineStats, StepOutputs
+from octavo.outputs import FinishReason
+
+_logger = logging.getLogger(__name__)
+
+OnOutputs = Callable[[StepOutputs], None]
+
+
+class EngineClient(Protocol):
+    """Requests go in, the outputs of steps come out. Each added choice gets exactly one finish_reason."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is loaded."""
+        ...
+
+    def add(self, message: AddRequest) -> None:
+        """Send a request. Raises: InvalidRequest, CapacityError, EngineDead; it was not accepted then."""
+        ...
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests within a step; ids that are unknown or ended are ignored."""
+        ...
+
+    def outputs(self) -> StepOutputs:
+        """The next outputs. In-process this runs one step, with nothing to do it returns at once; else it waits."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges as of the last step."""
+        ...
+
+    def close(self) -> None:
+        """End all requests and free the model. Idempotent."""
+        ...
+
+
+class InProcessClient:
+    """Calls the engine directly: the caller's thread runs the steps."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is loaded."""
+        return self._engine.info
+
+    def add(self, message: AddRequest) -> None:
+        """Send a request."""
+        self._engine.add(message)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests now; the next outputs tell so."""
+        self._engine.abort(request_ids)
+
+    def outputs(self) -> StepOutputs:
+        """Run one step."""
+        return self._engine.step()
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges."""
+        return self._engine.stats()
+
+    def fill_kv(self, value: float) -> None:
+        """Overwrite all KV memory. For tests."""
+        self._engine.fill_kv(value)
+
+    def close(self) -> None:
+        """Free the model. Ends of unfinished requests are still in `outputs`."""
+        self._engine.close()
+
+
+class ThreadedClient:
+    """Runs the engine loop in a thread of its own, which sleeps while there is nothing to do.
+
+    `add` and `abort` may come from any thread; they are taken over between two steps.
+    """
+
+    def __init__(self, engine: Engine, *, on_outputs: OnOutputs | None = None) -> None:
+        """`on_outputs` is called in the engine's thread after each step; without it, outputs wait for `outputs`."""
+        self._engine = engine
+        self._outputs: SimpleQueue[StepOutputs] = SimpleQueue()
+        self._has_callback = on_outputs is not None
+        self._on_outputs: OnOutputs = on_outputs or self._outputs.put
+        self._stats = engine.stats()
+        # Guarded by _wake: what other threads write.
+        self._wake = threading.Condition()
+        self._inbox: list[AddRequest | tuple[str, ...]] = []
+        self._num_open_by_id: dict[str, int] = {}
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._loop, name="octavo-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is loaded."""
+        return self._engine.info
+
+    def add(self, message: AddRequest) -> None:
+        """Check a request in the caller's thread, and send it."""
+        self._engine.check(message)
+        with self._wake:
+            if self._is_closing:
+                raise EngineDead("the engine is closed")
+            if message.request_id in self._num_open_by_id:
+                raise InvalidRequest(
+                    f"request id {message.request_id!r} is in use", param="request_id"
+                )
+            self._num_open_by_id[message.request_id] = message.params.n
+            self._inbox.append(message)
+            self._wake.notify()
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests before the next step."""
+        with self._wake:
+            self._inbox.append(tuple(request_ids))
+            self._wake.notify()
+
+    def outputs(self) -> StepOutputs:
+        """Wait for the outputs of a step. Raises: RuntimeError if they go to a callback."""
+        if self._has_callback:
+            raise RuntimeError("the outputs of this client go to its callback")
+        return self._outputs.get()
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges as of the last step."""
+        return self._stats
+
+    def close(self) -> None:
+        """End all requests, free the model, wait for the thread. Not to be called from the callback."""
+        with self._wake:
+            self._is_closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while (inbox := self._wait()) is not None:
+            try:
+                for item in inbox:
+                    self._apply(item)
+            except Exception as error:
+                self._engine.fail(error)
+            if self._engine.has_work:
+                self._publish(self._engine.step())
+        self._engine.close()
+        self._publish(self._engine.step())
+
+    def _wait(self) -> list[AddRequest | tuple[str, ...]] | None:
+        """What arrived since the last step; sleeps while there is nothing to do. None at the end."""
+        with self._wake:
+            while not (self._inbox or self._is_closing or self._engine.has_work):
+                self._wake.wait()
+            inbox, self._inbox = self._inbox, []
+            if not self._is_closing:
+                return inbox
+        for item in inbox:
+            self._apply(item)  # accepted requests get their end, even now
+        return None
+
+    def _apply(self, item: AddRequest | tuple[str, ...]) -> None:
+        if not isinstance(item, AddRequest):
+            self._engine.abort(item)
+            return
+        try:
+            self._engine.add(item)
+        except Exception as error:
+            # It was checked already: the engine died while the request was on its way, or has a fault.
+            reason = FinishReason.ERROR.value
+            self._publish(
+                StepOutputs(
+                    [
+                        ChoiceOutput(item.request_id, index, finish_reason=reason, error=str(error))
+                        for index in range(item.params.n)
+                    ],
+                    self._engine.stats(),
+                )
+            )
+
+    def _publish(self, outputs: StepOutputs) -> None:
+        self._stats = outputs.stats
+        with self._wake:
+            for output in outputs.outputs:
+                if output.finish_reason is not None:
+                    self._close_choice(output.request_id)
+        try:
+            self._on_outputs(outputs)
+        except Exception:
+            # A front end that went away must not take the other requests' engine with it.
+            _logger.exception("delivering the outputs of a step failed")
+
+    def _close_choice(self, request_id: str) -> None:
+        self._num_open_by_id[request_id] -= 1
+        if not self._num_open_by_id[request_id]:
+            del self._num_open_by_id[request_id]

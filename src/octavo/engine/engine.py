@@ -1,0 +1,287 @@
+"""The engine: add, abort, step. Wires requests, scheduler, cache and runner; the only writer of request state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from octavo.cache.manager import CacheManager
+from octavo.engine.admission import check_request, max_output_tokens, token_array
+from octavo.engine.batch import ChunkRows, StepInput, build_step
+from octavo.engine.request import Request, RequestStatus
+from octavo.engine.runner import ModelRunner
+from octavo.engine.scheduler import Schedule, Scheduler, SchedulerLimits
+from octavo.engine.step_model import StepModel
+from octavo.errors import EngineDead, InvalidRequest
+from octavo.messages import (
+    AddRequest,
+    ChoiceOutput,
+    EngineInfo,
+    EngineStats,
+    StepOutputs,
+    TokenScore,
+)
+from octavo.ops.protocol import SampleResult
+from octavo.outputs import FinishReason
+
+_logger = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """Free nothing more than the runner does."""
+
+
+class Engine:
+    """One loaded model and the requests it answers. One thread uses it.
+
+    Invariant: every choice of every added request gets exactly one ChoiceOutput with a finish_reason, from `step`,
+    whatever happens: abort, a fault of its own, death of the executor, `close`.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        info: EngineInfo,
+        limits: SchedulerLimits,
+        *,
+        max_step_s: float,
+        on_close: Callable[[], None] = _nothing,
+    ) -> None:
+        """`on_close` frees what the runner does not own. While requests decode, prefill keeps a step below max_step_s."""
+        self.info = info
+        self._runner = runner
+        self._limits = limits
+        self._max_step_s = max_step_s
+        self._on_close = on_close
+        self._step_model = StepModel()
+        self._cache, self._scheduler = self._new_scheduler()
+        self._groups: dict[str, tuple[Request, ...]] = {}
+        self._outbox: list[ChoiceOutput] = []
+        self._num_added = 0
+        self._stats = EngineStats(num_blocks=info.num_blocks)
+        self._death: str | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do or to tell."""
+        return bool(self._outbox) or self._scheduler.has_work
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the engine takes no more requests: closed, or stopped by a fault."""
+        return self._death is not None
+
+    def check(self, message: AddRequest) -> None:
+        """Raise what `add` would raise for the request itself. Reads only what never changes: any thread may ask.
+
+        Raises: InvalidRequest, ContextLengthExceeded, CapacityError, EngineDead.
+        """
+        if self._death is not None:
+            raise EngineDead(self._death)
+        check_request(message, self.info)
+
+    def add(self, message: AddRequest) -> None:
+        """Accept a request. Raises: as `check`, and InvalidRequest for an id that is in use."""
+        self.check(message)
+        if message.request_id in self._groups:
+            raise InvalidRequest(f"request id {message.request_id!r} is in use", param="request_id")
+        prompt = token_array(message.prompt_token_ids, "prompt")
+        limit = max_output_tokens(message, self.info)
+        group = tuple(
+            Request(message, index, prompt, self._num_added, limit)
+            for index in range(message.params.n)
+        )
+        self._num_added += 1
+        self._stats.num_prompt_tokens += len(prompt)
+        self._groups[message.request_id] = group
+        for request in group:
+            request.siblings = group
+        self._scheduler.add(group)
+        for request in group:
+            # A replayed choice may be complete already, and max_tokens 0 may ask for nothing at all.
+            self._end_if_due(request, _output_of(request))
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests now; blocks are free on return. Ids that are unknown, or ended already, are ignored."""
+        for request_id in request_ids:
+            for request in self._groups.get(request_id, ()):
+                if not request.is_finished:
+                    self._end(request, FinishReason.ABORT, _output_of(request))
+
+    def step(self) -> StepOutputs:
+        """Run one step, if there is work, and return what became known since the last one. Never raises."""
+        if self._scheduler.has_work:
+            try:
+                self._run_step()
+            except Exception as error:
+                self.fail(error)
+            if not self._scheduler.has_work and self._cache.num_held:
+                _logger.error("%d KV blocks are held by no request", self._cache.num_held)
+        outputs, self._outbox = self._outbox, []
+        return StepOutputs(outputs, self.stats())
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges as they are now."""
+        stats = self._stats
+        return EngineStats(
+            num_running=len(self._scheduler.running),
+            num_waiting=len(self._scheduler.waiting),
+            num_blocks=self._cache.num_blocks,
+            num_free_blocks=self._cache.num_free,
+            num_cached_blocks=self._cache.num_cached,
+            num_steps=stats.num_steps,
+            num_prompt_tokens=stats.num_prompt_tokens,
+            num_generated_tokens=stats.num_generated_tokens,
+            num_cached_tokens=stats.num_cached_tokens,
+            num_preemptions=stats.num_preemptions + self._scheduler.num_preemptions,
+        )
+
+    def check_invariants(self) -> None:
+        """Check queues, requests and blocks against each other. Raises: AssertionError."""
+        self._scheduler.check_invariants()
+        live = {r for group in self._groups.values() for r in group if not r.is_finished}
+        queued = [*self._scheduler.running, *self._scheduler.waiting]
+        assert live == set(queued), "a live request is in no queue, or a queued one is not live"
+        assert len(live) == len(queued), "a request is queued twice"
+
+    def fill_kv(self, value: float) -> None:
+        """Overwrite all KV memory, while no request runs. For tests: no result may depend on what free blocks hold."""
+        if self._scheduler.running:
+            raise RuntimeError("requests are running")
+        self._runner.fill_kv(value)
+
+    def close(self) -> None:
+        """End all requests (`step` still tells them), free the model, the KV memory and its threads. Idempotent."""
+        self.abort(list(self._groups))
+        self._death = self._death or "the engine is closed"
+        self._runner.close()
+        self._on_close()
+
+    def fail(self, error: Exception) -> None:
+        """End everything with an error. Nothing is known of the KV memory or the queues any more: start them afresh."""
+        _logger.error("the engine stopped", exc_info=error)
+        self._death = f"the engine stopped: {type(error).__name__}: {error}"
+        self._stats.num_preemptions += self._scheduler.num_preemptions
+        self._cache, self._scheduler = self._new_scheduler()
+        unfinished = [r for group in self._groups.values() for r in group if not r.is_finished]
+        self._groups.clear()
+        for request in unfinished:
+            request.move_to(RequestStatus.FINISHED)
+            request.table = None
+            request.siblings = (request,)
+            output = _output_of(request)
+            output.finish_reason, output.error = FinishReason.ERROR.value, self._death
+            self._outbox.append(output)
+
+    def _new_scheduler(self) -> tuple[CacheManager, Scheduler]:
+        cache = CacheManager(self.info.num_blocks)
+        # Not a method of the engine: a cycle would keep the model's memory after the last reference is gone.
+        prefill_limit = partial(self._step_model.max_prefill_tokens, self._max_step_s)
+        return cache, Scheduler(self._limits, cache, prefill_limit)
+
+    def _run_step(self) -> None:
+        schedule = self._scheduler.schedule()
+        step = self._build(schedule)
+        if step is None:
+            return
+        if schedule.copies:
+            self._runner.copy_blocks(schedule.copies)
+        result = self._runner.run(step.batch, step.sample)
+        self._step_model.observe(
+            schedule.num_prefill_tokens, schedule.prefill_context, result.seconds
+        )
+        self._scheduler.advance(schedule)
+        self._stats.num_steps += 1
+        self._take_results(step.rows, result.sampled)
+
+    def _build(self, schedule: Schedule) -> StepInput | None:
+        """The step's arrays. A request whose rows cannot be built ends with an error and leaves the schedule."""
+        try:
+            return build_step(schedule.chunks)
+        except Exception:
+            _logger.exception("building a step failed; looking for the request at fault")
+        sound = []
+        for chunk in schedule.chunks:
+            try:
+                build_step([chunk])
+            except Exception as error:
+                output = _output_of(chunk.request)
+                output.error = f"internal error: {type(error).__name__}: {error}"
+                self._end(chunk.request, FinishReason.ERROR, output)
+            else:
+                sound.append(chunk)
+        schedule.chunks = sound
+        return build_step(sound) if sound else None
+
+    def _take_results(self, rows: list[ChunkRows], sampled: SampleResult) -> None:
+        token_ids = sampled.token_ids.tolist()
+        at = 0
+        for request, num_scored, is_drawing in rows:
+            if not (num_scored or is_drawing):
+                continue
+            output = _output_of(request)
+            if num_scored:
+                request.num_scored_tokens += num_scored
+                num_top = request.sampling.num_prompt_logprobs
+                output.prompt_scores = _scores(sampled, at, at + num_scored, num_top)
+                at += num_scored
+            if is_drawing:
+                if request.params.logprobs is not None:
+                    output.scores = _scores(sampled, at, at + 1, request.params.logprobs)
+                self._take_token(request, token_ids[at], output)
+                at += 1
+            if not request.is_finished and not self._end_if_due(request, output):
+                self._outbox.append(output)
+
+    def _take_token(self, request: Request, token_id: int, output: ChoiceOutput) -> None:
+        if not 0 <= token_id < self.info.vocab_size:
+            output.error, output.scores = f"the sampler returned token {token_id}", []
+            self._end(request, FinishReason.ERROR, output)
+            return
+        request.append(token_id)
+        output.token_ids = [token_id]
+        self._stats.num_generated_tokens += 1
+
+    def _end_if_due(self, request: Request, output: ChoiceOutput) -> bool:
+        ending = request.ending()
+        if ending is None:
+            return False
+        reason, output.stop_reason = ending
+        self._end(request, reason, output)
+        return True
+
+    def _end(self, request: Request, reason: FinishReason, output: ChoiceOutput) -> None:
+        """The one place where a live request ends: free its blocks, tell the reason, forget the group with its last."""
+        self._scheduler.finish(request)
+        output.finish_reason = reason.value
+        self._outbox.append(output)
+        self._stats.num_cached_tokens += request.num_cached_tokens
+        if all(r.is_finished for r in request.siblings):
+            del self._groups[request.request_id]
+            for sibling in request.siblings:
+                sibling.siblings = (sibling,)
+
+
+def _output_of(request: Request) -> ChoiceOutput:
+    return ChoiceOutput(
+        request.request_id,
+        request.index,
+        num_cached_tokens=request.num_cached_tokens,
+        num_preemptions=request.num_preemptions,
+    )
+
+
+def _scores(sampled: SampleResult, start: int, end: int, num_top: int) -> list[TokenScore]:
+    """Scores of rows start .. end - 1, each with `num_top` alternatives."""
+    return [
+        TokenScore(*row)
+        for row in zip(
+            sampled.token_ids[start:end].tolist(),
+            sampled.logprobs[start:end].tolist(),
+            sampled.ranks[start:end].tolist(),
+            sampled.top_ids[start:end, :num_top].tolist(),
+            sampled.top_logprobs[start:end, :num_top].tolist(),
+            strict=True,
+        )
+    ]

@@ -1,0 +1,119 @@
+"""From a model file to a running engine: plan, load, compile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from typing import assert_never
+
+from octavo.config import BackendName, ComputeConfig, EngineConfig
+from octavo.engine.engine import Engine
+from octavo.engine.machine import MachineLimits, read_machine_limits
+from octavo.engine.memory_plan import ModelFacts, format_size, weights_bytes
+from octavo.engine.requantize import requantize
+from octavo.engine.resolve import ResolvedConfig, resolve
+from octavo.engine.runner import Clock, ModelRunner
+from octavo.engine.scheduler import SchedulerLimits
+from octavo.kv_layout import BLOCK_SIZE
+from octavo.messages import EngineInfo
+from octavo.models.base import ArchConfig
+from octavo.models.table import load_model, read_config
+from octavo.ops.native.backend import NativeBackend
+from octavo.ops.protocol import AnyBackend
+from octavo.ops.reference_backend import ReferenceBackend
+from octavo.weights.quant import dequantize
+from octavo.weights.source import WeightSource
+
+_logger = logging.getLogger(__name__)
+
+
+def load_engine(
+    config: EngineConfig,
+    weights: WeightSource,
+    *,
+    clock: Clock = time.perf_counter,
+    limits: MachineLimits | None = None,
+) -> Engine:
+    """Load a model: plan the memory from the header, give the weights to the backend, close their file.
+
+    `limits` are those of this process where they are not given.
+    Raises: InvalidRequest, UnsupportedArchitecture, CorruptWeights, CapacityError; nothing stays held then.
+    """
+    started = clock()
+    limits = read_machine_limits() if limits is None else limits
+    arch = read_config(weights)
+    resolved = resolve(config, _facts(config, arch, weights), limits)
+    for warning in resolved.warnings:
+        _logger.warning(warning)
+    with ExitStack() as held:
+        backend = _open_backend(config.compute, resolved.num_threads, held)
+        model = load_model(weights, backend.ops).model
+        num_parameters, file_bytes = weights.num_parameters, weights.file_bytes
+        weights.close()
+        executor = backend.compile(
+            model, resolved.layout, resolved.num_blocks, resolved.max_num_batched_tokens
+        )
+        runner = ModelRunner(executor, clock)
+        info = EngineInfo(
+            model_name=resolved.model_name,
+            architecture=arch.architecture,
+            vocab_size=arch.vocab_size,
+            max_model_len=resolved.max_model_len,
+            num_blocks=resolved.num_blocks,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=resolved.max_num_seqs,
+            num_parameters=num_parameters,
+            kernel_table=runner.kernel_table,
+            num_threads=resolved.num_threads,
+        )
+        engine = Engine(
+            runner,
+            info,
+            SchedulerLimits(resolved.max_num_seqs, resolved.max_num_batched_tokens),
+            max_step_s=resolved.max_step_s,
+            on_close=held.pop_all().close,
+        )
+    _log_start(info, resolved, file_bytes, clock() - started)
+    return engine
+
+
+def _facts(config: EngineConfig, arch: ArchConfig, weights: WeightSource) -> ModelFacts:
+    return ModelFacts(
+        trained_len=arch.context_length,
+        layout=arch.kv_layout(config.cache.kv_cache_dtype),
+        hidden_size=arch.hidden_size,
+        intermediate_size=arch.intermediate_size,
+        vocab_size=arch.vocab_size,
+        weights_bytes=weights_bytes(weights.tensors.values(), config.compute.backend),
+        file_bytes=weights.file_bytes,
+    )
+
+
+def _open_backend(compute: ComputeConfig, num_threads: int, held: ExitStack) -> AnyBackend:
+    match compute.backend:
+        case BackendName.NATIVE:
+            native = NativeBackend(num_threads, compute.isa, requantize)
+            held.callback(native.close)
+            return native
+        case BackendName.REFERENCE:
+            return ReferenceBackend(dequantize)
+        case _:
+            assert_never(compute.backend)
+
+
+def _log_start(info: EngineInfo, resolved: ResolvedConfig, file_bytes: int, seconds: float) -> None:
+    _logger.info(
+        "%s ready in %.2f s: %s, %.0f M parameters, file %s\n"
+        "kernels %s, %d threads; %d tokens a step, prefill cut at %.0f ms while others decode\n%s",
+        info.model_name,
+        seconds,
+        info.architecture,
+        info.num_parameters / 1e6,
+        format_size(file_bytes),
+        info.kernel_table,
+        info.num_threads,
+        resolved.max_num_batched_tokens,
+        resolved.max_step_s * 1000,
+        resolved.plan.table(),
+    )

@@ -1,0 +1,105 @@
+"""User configuration + model + machine -> values, once. Nothing is "auto" or None afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.config import BackendName, EngineConfig
+from octavo.engine.machine import MachineLimits
+from octavo.engine.memory_plan import MemoryPlan, MemoryWish, ModelFacts, plan_memory
+from octavo.errors import InvalidRequest
+from octavo.kv_layout import KVLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig:
+    """What an engine is built with. `warnings` are for the log, each says what the user can do."""
+
+    model_name: str
+    backend: BackendName
+    num_threads: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_step_s: float
+    max_model_len: int
+    num_blocks: int
+    layout: KVLayout
+    plan: MemoryPlan
+    warnings: tuple[str, ...]
+
+
+def resolve(config: EngineConfig, facts: ModelFacts, limits: MachineLimits) -> ResolvedConfig:
+    """Check the user's values and fill in what they left open.
+
+    `facts.layout` has the KV type that the user chose. Raises: InvalidRequest naming the field, CapacityError.
+    """
+    scheduler = config.scheduler
+    _at_least("max_num_seqs", scheduler.max_num_seqs, 1)
+    _at_least("max_num_batched_tokens", scheduler.max_num_batched_tokens, 1)
+    _at_least("max_step_ms", scheduler.max_step_ms, 1)
+    num_threads = (
+        limits.num_cores if config.compute.num_threads is None else config.compute.num_threads
+    )
+    _at_least("num_threads", num_threads, 1)
+    max_model_len = _asked_len(config.model.max_model_len, facts.trained_len)
+    wish = MemoryWish(
+        max_model_len=max_model_len,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        kv_cache_memory_bytes=config.cache.kv_cache_memory_bytes,
+    )
+    plan = plan_memory(facts, wish, limits)
+    return ResolvedConfig(
+        model_name=config.model.served_model_name or config.model.model,
+        backend=config.compute.backend,
+        num_threads=num_threads,
+        max_num_seqs=plan.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_step_s=scheduler.max_step_ms / 1000,
+        max_model_len=plan.max_model_len,
+        num_blocks=plan.num_blocks,
+        layout=facts.layout,
+        plan=plan,
+        warnings=tuple(_warnings(max_model_len, num_threads, plan, facts, limits)),
+    )
+
+
+def _asked_len(asked: int | None, trained_len: int) -> int | None:
+    """0 asks for the trained context, whatever it is; None for that or what fits."""
+    if asked is None:
+        return None
+    if asked == 0:
+        return trained_len
+    _at_least("max_model_len", asked, 2)  # one token of prompt, one of output
+    return asked
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InvalidRequest(f"{name} must be at least {least}, got {value}", param=name)
+
+
+def _warnings(
+    asked_len: int | None,
+    num_threads: int,
+    plan: MemoryPlan,
+    facts: ModelFacts,
+    limits: MachineLimits,
+) -> list[str]:
+    warnings = []
+    if asked_len is not None and asked_len > facts.trained_len:
+        warnings.append(
+            f"a context of {asked_len} tokens is longer than the {facts.trained_len} the model was trained for: "
+            f"answers get worse beyond that; --max-model-len {facts.trained_len} avoids it"
+        )
+    if plan.is_lowered:
+        warnings.append(
+            "not everything fits the memory, the plan below is smaller than asked for; "
+            "--kv-cache-memory-bytes gives the KV cache more"
+        )
+    if num_threads > limits.num_cores:
+        warnings.append(
+            f"{num_threads} threads on {limits.num_cores} granted cores slow each other down; "
+            f"--num-threads {limits.num_cores} avoids it"
+        )
+    return warnings

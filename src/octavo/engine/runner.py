@@ -1,0 +1,50 @@
+"""Runs steps on a backend and takes their time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from octavo.ops.protocol import Batch, Executor, SampleBatch, SampleResult
+
+Clock = Callable[[], float]
+"""Seconds of a monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step gave, and how long it took."""
+
+    sampled: SampleResult
+    seconds: float
+
+
+class ModelRunner:
+    """Owns the executor: one model and its KV memory. One thread uses it."""
+
+    def __init__(self, executor: Executor, clock: Clock) -> None:
+        self._executor = executor
+        self._clock = clock
+
+    @property
+    def kernel_table(self) -> str:
+        """Name of the kernels in use."""
+        return self._executor.kernel_table
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole KV blocks, (source, destination), in order."""
+        self._executor.copy_blocks(pairs)
+
+    def run(self, batch: Batch, sample: SampleBatch) -> StepResult:
+        """Run one step: KV of every token is written, each output row gets its token or score."""
+        started = self._clock()
+        sampled = self._executor.execute(batch, sample)
+        return StepResult(sampled, self._clock() - started)
+
+    def fill_kv(self, value: float) -> None:
+        """Overwrite all KV memory. For tests: no result may depend on what free blocks hold."""
+        self._executor.fill_kv(value)
+
+    def close(self) -> None:
+        """Free the model and the KV memory. Idempotent."""
+        self._executor.close()

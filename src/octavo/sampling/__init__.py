@@ -1,0 +1,1 @@
+"""Turns sampling parameters into the rows that the sample operation takes."""

@@ -1,0 +1,146 @@
+"""The engine in a thread: accepted requests end once, from any thread, in any order of events."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from octavo.engine.client import InProcessClient, ThreadedClient
+from octavo.errors import EngineDead, InvalidRequest
+from octavo.messages import StepOutputs
+from tests.engine.fakes import Collected, fake_engine, request, run_all
+
+
+class Inbox:
+    """Collects outputs and lets a test wait for ends."""
+
+    def __init__(self) -> None:
+        self.collected = Collected()
+        self.changed = threading.Condition()
+
+    def __call__(self, outputs: StepOutputs) -> None:
+        with self.changed:
+            self.collected.take(outputs.outputs)
+            self.changed.notify_all()
+
+    def wait_for(self, num_ends: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.collected.ends) >= num_ends, timeout=20)
+
+
+def test_threaded_answers_equal_in_process_answers() -> None:
+    messages = [request(f"r{i}", range(i + 1), n=2, temperature=1.0) for i in range(8)]
+    expected = run_all(fake_engine()[0], messages).token_ids
+    inbox = Inbox()
+    client = ThreadedClient(fake_engine()[0], on_outputs=inbox)
+    for message in messages:
+        client.add(message)
+    inbox.wait_for(16)
+    assert inbox.collected.token_ids == expected
+    assert client.stats().num_free_blocks == client.info.num_blocks
+    client.close()
+    client.close()
+
+
+def test_in_process_client_runs_a_step_per_call() -> None:
+    client = InProcessClient(fake_engine()[0])
+    client.add(request("a", [1, 2], max_tokens=3, eos=[]))
+    assert [len(client.outputs().outputs) for _ in range(4)] == [1, 1, 1, 0]
+    assert client.stats().num_generated_tokens == 3
+    client.close()
+
+
+def test_abort_from_another_thread_ends_an_endless_request() -> None:
+    inbox = Inbox()
+    client = ThreadedClient(
+        fake_engine(num_blocks=9999, max_model_len=100_000)[0], on_outputs=inbox
+    )
+    client.add(request("a", [1], max_tokens=90_000, eos=[]))
+    with inbox.changed:
+        assert inbox.changed.wait_for(lambda: ("a", 0) in inbox.collected.token_ids, timeout=20)
+    client.abort(["a", "unknown"])
+    inbox.wait_for(1)
+    assert inbox.collected.reason("a") == "abort"
+    client.close()
+
+
+def test_close_ends_what_is_in_flight() -> None:
+    inbox = Inbox()
+    engine, executor = fake_engine(num_blocks=9999, max_model_len=100_000)
+    client = ThreadedClient(engine, on_outputs=inbox)
+    for i in range(4):
+        client.add(request(f"r{i}", [1], n=2, temperature=1.0, max_tokens=90_000, eos=[]))
+    client.close()
+    assert len(inbox.collected.ends) == 8
+    assert {end.finish_reason for end in inbox.collected.ends.values()} == {"abort"}
+    assert executor.num_closed > 0
+    with pytest.raises(EngineDead):
+        client.add(request("late", [1]))
+
+
+def test_wrong_request_is_refused_in_the_callers_thread() -> None:
+    inbox = Inbox()
+    client = ThreadedClient(fake_engine()[0], on_outputs=inbox)
+    with pytest.raises(InvalidRequest, match="empty"):
+        client.add(request("a", []))
+    client.add(request("a", [1], max_tokens=200, eos=[]))
+    with pytest.raises(InvalidRequest, match="in use"):
+        client.add(request("a", [1]))
+    inbox.wait_for(1)
+    client.close()
+
+
+def test_executor_fault_ends_every_accepted_request_and_refuses_the_next() -> None:
+    inbox = Inbox()
+    engine, executor = fake_engine()
+    executor.fault = RuntimeError("broken")
+    client = ThreadedClient(engine, on_outputs=inbox)
+    accepted = 0
+    for i in range(5):
+        try:
+            client.add(request(f"r{i}", [1], n=2, temperature=1.0))
+        except EngineDead:
+            break
+        accepted += 1
+    inbox.wait_for(2 * accepted)
+    assert {end.finish_reason for end in inbox.collected.ends.values()} == {"error"}
+    with pytest.raises(EngineDead, match="broken"):
+        client.add(request("late", [1]))
+    client.close()
+
+
+def test_callback_that_fails_does_not_stop_the_engine() -> None:
+    inbox = Inbox()
+    num_failures = 0
+
+    def on_outputs(outputs: StepOutputs) -> None:
+        nonlocal num_failures
+        if num_failures < 3:
+            num_failures += 1
+            raise RuntimeError("the loop is closed")
+        inbox(outputs)
+
+    client = ThreadedClient(fake_engine()[0], on_outputs=on_outputs)
+    client.add(request("a", [1], max_tokens=10, eos=[]))
+    inbox.wait_for(1)
+    client.close()
+
+
+def test_without_callback_outputs_wait_to_be_fetched() -> None:
+    client = ThreadedClient(fake_engine()[0])
+    client.add(request("a", [1], max_tokens=3, eos=[]))
+    collected = Collected()
+    while not collected.ends:
+        collected.take(client.outputs().outputs)
+    assert len(collected.token_ids["a", 0]) == 3
+    client.close()
+
+
+def test_idle_engine_uses_no_cpu() -> None:
+    client = ThreadedClient(fake_engine()[0])
+    started = time.process_time()
+    client._thread.join(timeout=0.3)
+    assert time.process_time() - started < 0.1
+    client.close()
