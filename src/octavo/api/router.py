@@ -1,0 +1,108 @@
+"""Requests in flight by id: engine outputs go in, events come out at each request's sink."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from octavo.api.outputs_processor import Event, RequestState
+from octavo.api.processor import Prepared
+from octavo.engine.client import EngineClient
+from octavo.errors import EngineDead
+from octavo.messages import StepOutputs
+from octavo.outputs import Finished, FinishReason
+from octavo.tokenization.tokenizer import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+Sink = Callable[[list[Event]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    state: RequestState
+    sink: Sink
+
+
+class Router:
+    """The only one that calls the client and writes request states. Not thread-safe: its owner serialises the calls.
+
+    Invariant: every request added ends with one `Finished` per choice at its sink, or by `forget`.
+    """
+
+    def __init__(self, client: EngineClient, tokenizer: Tokenizer) -> None:
+        self._client = client
+        self._tokenizer = tokenizer
+        self._in_flight: dict[str, _InFlight] = {}
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests that have not ended."""
+        return len(self._in_flight)
+
+    def add(self, prepared: Prepared, sink: Sink) -> RequestState:
+        """Hand a request to the engine. Raises: InvalidRequest for an id in use, EngineDead."""
+        request_id = prepared.request.request_id
+        state = RequestState(prepared.request, self._tokenizer, prompt=prepared.prompt)
+        self._in_flight[request_id] = _InFlight(state, sink)
+        try:
+            self._client.add(prepared.request)
+        except BaseException:
+            del self._in_flight[request_id]
+            raise
+        return state
+
+    def route(self, outputs: StepOutputs) -> None:
+        """Pass on what one step produced; stop the engine's work on requests that ended here (stop strings)."""
+        ended: list[str] = []
+        for output in outputs.outputs:
+            entry = self._in_flight.get(output.request_id)
+            if entry is None:
+                continue  # forgotten, or ended by a stop string; the engine's own end comes late
+            events = entry.state.process(output)
+            if entry.state.is_finished:
+                del self._in_flight[output.request_id]
+                if not entry.state.is_engine_done:
+                    ended.append(output.request_id)
+            if events:
+                _log_errors(output.request_id, events)
+                entry.sink(events)
+        self._abort(ended)
+
+    def end(
+        self, request_ids: Iterable[str], reason: FinishReason, error: str | None = None
+    ) -> None:
+        """End requests now; their sinks get the end events."""
+        known = [request_id for request_id in request_ids if request_id in self._in_flight]
+        for request_id in known:
+            entry = self._in_flight.pop(request_id)
+            entry.sink(entry.state.end_all(reason, error))
+        self._abort(known)
+
+    def end_all(self, reason: FinishReason, error: str | None = None) -> None:
+        """`end` for every request in flight."""
+        self.end(list(self._in_flight), reason, error)
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drop requests nobody waits for any more."""
+        known = [request_id for request_id in request_ids if self._in_flight.pop(request_id, None)]
+        self._abort(known)
+
+    def forget_all(self) -> None:
+        """Drop every request in flight."""
+        self.forget(list(self._in_flight))
+
+    def _abort(self, request_ids: list[str]) -> None:
+        if not request_ids:
+            return
+        try:
+            self._client.abort(request_ids)
+        except EngineDead:
+            _log.debug("abort after the engine's end: nothing left to stop")
+
+
+def _log_errors(request_id: str, events: list[Event]) -> None:
+    for event in events:
+        if isinstance(event, Finished) and event.reason is FinishReason.ERROR:
+            _log.error("request %s failed: %s", request_id, event.error)

@@ -1,0 +1,61 @@
+"""A model name -> a loaded engine with its tokenizer: what `LLM` and `AsyncLLM` are started from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from octavo.api.chat import load_chat_template
+from octavo.api.models import resolve_model
+from octavo.api.processor import Processor
+from octavo.config import EngineConfig, ModelConfig
+from octavo.engine.engine import Engine
+from octavo.engine.loader import load_engine
+from octavo.tokenization.tokenizer import Tokenizer, load_tokenizer
+from octavo.weights.source import open_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An engine that nobody drives yet, and the front end that speaks to it."""
+
+    engine: Engine
+    processor: Processor
+
+
+def load_runtime(
+    config: EngineConfig,
+    *,
+    tokenizer: str | Path | Tokenizer | None = None,
+    seed: int | None = None,
+) -> Runtime:
+    """Resolve the model's name, read its tokenizer, load its weights.
+
+    `tokenizer` replaces the model's own: a tokenizer, or a model whose one is taken. `seed` makes the requests
+    without seed reproducible. Raises: ModelError, StoreError, CapacityError.
+    """
+    path = resolve_model(config.model.model)
+    config = replace(config, model=_named(config.model))
+    with open_weights(path) as weights:
+        ready = (
+            load_tokenizer(weights.metadata) if tokenizer is None else _other_tokenizer(tokenizer)
+        )
+        template = load_chat_template(ready, config.model.chat_template)
+        engine = load_engine(config, weights)
+    return Runtime(engine, Processor(engine.info, ready, chat_template=template, seed=seed))
+
+
+def _named(model: ModelConfig) -> ModelConfig:
+    """The model with a name to show; of a path only the file's own name, for clients need not know the rest."""
+    name = model.served_model_name
+    if name is None:
+        path = Path(model.model)
+        name = path.stem if path.suffix == ".gguf" else path.name
+    return replace(model, served_model_name=name)
+
+
+def _other_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
+    if not isinstance(tokenizer, str | Path):
+        return tokenizer
+    with open_weights(resolve_model(str(tokenizer))) as weights:
+        return load_tokenizer(weights.metadata)

@@ -1,0 +1,89 @@
+"""Runs the requests behind one HTTP request, for every route that generates."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from octavo.api.collect import OutputCollector
+from octavo.api.outputs_processor import Event, RequestState
+from octavo.api.processor import Prepared
+from octavo.api.submission import Submission
+from octavo.outputs import CompletionOutput, Finished, FinishReason, RequestOutput
+from octavo.server.errors import ApiError, failed_generation
+from octavo.server.state import ServerState
+
+Batch = list[tuple[int, Event]]
+
+
+@asynccontextmanager
+async def running(server: ServerState, prepared: Sequence[Prepared]) -> AsyncIterator[Submission]:
+    """Requests in the engine; they are stopped and their times recorded when the block is left."""
+    async with server.llm.submit(prepared) as sent:
+        try:
+            yield sent
+        finally:
+            for state in sent.states:
+                server.metrics.observe_times(state)
+
+
+async def collect(
+    server: ServerState, prepared: Sequence[Prepared]
+) -> list[tuple[RequestState, RequestOutput]]:
+    """Answer all, in the order given. Raises: ApiError if one fails."""
+    async with running(server, prepared) as sent:
+        collectors = [OutputCollector(state) for state in sent.states]
+        async for batch in sent:
+            raise_failure(server, batch)
+            for position, one in batch:
+                collectors[position].add((one,))
+        return [(c.state, c.snapshot()) for c in collectors]
+
+
+async def chunks(
+    server: ServerState,
+    prepared: Sequence[Prepared],
+    encode: Callable[[Sequence[RequestState], Batch], Iterable[bytes]],
+    last: Callable[[Sequence[RequestState]], bytes],
+) -> AsyncGenerator[bytes, None]:
+    """The bytes of a stream: what `encode` makes of each batch, then `last`.
+
+    An error before the first bytes is raised, as ApiError; a later one is sent as the last event.
+    """
+    is_started = False
+    async with running(server, prepared) as sent:
+        async for batch in sent:
+            try:
+                raise_failure(server, batch)
+            except ApiError as error:
+                if not is_started:
+                    raise
+                yield b"data: " + error.body() + b"\n\n"
+                return
+            data = b"".join(encode(sent.states, batch))
+            if data:
+                is_started = True
+                yield data
+        yield last(sent.states)
+
+
+def raise_failure(server: ServerState, batch: Batch) -> None:
+    """Count the ends of a batch. Raises: ApiError if a choice failed or was aborted."""
+    for _, one in batch:
+        if isinstance(one, Finished):
+            server.metrics.observe_end(one)
+            if one.reason is FinishReason.ERROR:
+                raise failed_generation(one.error)
+            if one.reason is FinishReason.ABORT:
+                raise failed_generation(one.error or "the request was aborted")
+
+
+def best_of(completions: Sequence[CompletionOutput], n: int) -> list[CompletionOutput]:
+    """The `n` completions with the highest mean log-probability per token, in that order; all as they are if not more."""
+    if len(completions) <= n:
+        return list(completions)
+
+    def mean_logprob(completion: CompletionOutput) -> float:
+        return (completion.cumulative_logprob or 0.0) / max(1, len(completion.token_ids))
+
+    return sorted(completions, key=mean_logprob, reverse=True)[:n]

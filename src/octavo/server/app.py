@@ -1,0 +1,80 @@
+"""The HTTP application: routes, error answers, and nothing that blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI, Response
+
+from octavo import __version__
+from octavo.api.async_llm import AsyncLLM
+from octavo.server import openai, routes
+from octavo.server.errors import install_handlers
+from octavo.server.gate import Gate
+from octavo.server.metrics import Metrics
+from octavo.server.openai_models import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from octavo.server.state import ServerState
+
+_GET: Final[tuple[tuple[str, Callable[..., Awaitable[Response]]], ...]] = (
+    ("/v1/models", routes.list_models),
+    ("/v1/models/{model_id:path}", routes.get_model),
+    ("/health", routes.health),
+    ("/ready", routes.ready),
+    ("/metrics", routes.metrics),
+    ("/version", routes.version),
+    ("/", routes.root),
+)
+_POST: Final[tuple[tuple[str, Callable[..., Awaitable[Response]], type[msgspec.Struct]], ...]] = (
+    ("/v1/chat/completions", openai.chat_completions, ChatRequest),
+    ("/v1/completions", openai.completions, CompletionRequest),
+    ("/tokenize", routes.tokenize, TokenizeRequest),
+    ("/detokenize", routes.detokenize, DetokenizeRequest),
+)
+
+
+def create_app(
+    llm: AsyncLLM, *, model_name: str | None = None, api_key: str | None = None
+) -> FastAPI:
+    """An application that serves `llm` under `model_name`. It does not close the model.
+
+    Bodies are read by the routes themselves: FastAPI only routes, and describes them in /openapi.json. There is no
+    documentation page, which would load scripts from elsewhere, and no CORS: web pages of others get no answer.
+    """
+    name = model_name or llm.info.model_name
+    app = FastAPI(
+        title="Octavo",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    server = ServerState(llm, name, Metrics(name, llm.stats), api_key=api_key)
+    app.state.server = server
+    for path, handler in _GET:
+        app.add_api_route(path, handler, methods=["GET"], response_model=None)
+    # Ollama's clients ask for HEAD / to see whether anybody is there.
+    app.add_api_route(
+        "/", routes.root, methods=["HEAD"], response_model=None, include_in_schema=False
+    )
+    for path, handler, body in _POST:
+        app.add_api_route(
+            path, handler, methods=["POST"], response_model=None, openapi_extra=_describe(body)
+        )
+    install_handlers(app)
+    app.add_middleware(Gate, server=server)
+    return app
+
+
+def _describe(body: type[msgspec.Struct]) -> dict[str, Any]:
+    schema = msgspec.json.schema(body, ref_template="#/components/schemas/{name}")
+    definitions = schema.pop("$defs", {})
+    own = definitions.pop(body.__name__, schema)
+    own = own | ({"$defs": definitions} if definitions else {})
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": own}}}}

@@ -1,0 +1,159 @@
+"""Start, announce, drain, stop: the life of a server process around its application."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from octavo import __version__
+from octavo.api.async_llm import AsyncLLM
+from octavo.config import EngineConfig
+from octavo.errors import InvalidRequest
+from octavo.server.app import create_app
+
+EXIT_OK: Final = 0
+EXIT_PORT_IN_USE: Final = 5
+EXIT_INTERRUPTED: Final = 130
+_SHUTTING_DOWN: Final = "the server is shutting down"
+_BACKLOG: Final = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where a server listens, and how long it drains."""
+
+    host: str = field(default="127.0.0.1", metadata={"help": "address to listen on"})
+    port: int = field(default=8000, metadata={"help": "port to listen on; 0 takes any free one"})
+    grace_s: int = field(
+        default=30, metadata={"help": "seconds that running requests have left when told to stop"}
+    )
+
+
+class PortInUse(Exception):
+    """Somebody else listens there."""
+
+
+def run_server(
+    engine: EngineConfig,
+    server: ServerConfig,
+    *,
+    api_key: str | None = None,
+    announce: Callable[[str], None],
+) -> int:
+    """Serve until told to stop; return the exit code. `announce` gets the start-up line, or why there is none.
+
+    The port is taken before the model is loaded, and answers after. SIGTERM and Ctrl-C let running requests finish for
+    `grace_s`, then end them with an error; a second one ends them at once.
+    Raises: InvalidRequest, ModelError, StoreError, CapacityError.
+    """
+    try:
+        with bind(server.host, server.port) as sock:
+            with AsyncLLM.from_config(engine) as llm:
+                _listen(sock)
+                announce(start_line(llm, sock))
+                runner = DrainingServer(create_app(llm, api_key=api_key), server.grace_s)
+                runner.run(sockets=[sock])
+            return EXIT_INTERRUPTED if runner.stopped_by == signal.SIGINT else EXIT_OK
+    except PortInUse:
+        announce(
+            f"port {server.port} on {server.host} is in use: stop the other server, or choose another --port"
+        )
+        return EXIT_PORT_IN_USE
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket with this address. Raises: PortInUse; InvalidRequest for an address that this machine cannot have."""
+    if not 0 <= port <= 65535:
+        raise InvalidRequest(f"port must be between 0 and 65535, got {port}", param="port")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InvalidRequest(f"cannot listen on {host}: {error.strerror}", param="host") from None
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse from None
+        raise InvalidRequest(
+            f"cannot listen on {host} port {port}: {error.strerror}", param="host"
+        ) from None
+    return sock
+
+
+def start_line(llm: AsyncLLM, sock: socket.socket) -> str:
+    """What is served, where, and by what."""
+    host, port = sock.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    info = llm.info
+    return (
+        f"Octavo {__version__} serves {info.model_name} at http://{shown}:{port} "
+        f"({info.kernel_table}, {info.num_threads} threads, context {info.max_model_len}, "
+        f"{info.num_blocks * info.block_size} tokens of KV cache)"
+    )
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that lets running requests finish, within limits, when it is told to stop."""
+
+    def __init__(self, app: FastAPI, grace_s: int) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                ws="none",
+                timeout_graceful_shutdown=grace_s
+                + 2,  # the errors of ended requests are still sent
+            )
+        )
+        self.stopped_by: int | None = None
+        self._state = app.state.server
+        self._grace_s = grace_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal comes."""
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called for SIGTERM and SIGINT. uvicorn's own would raise the signal again after the end."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.stop, sig)
+
+    def stop(self, sig: int) -> None:
+        """Begin to drain; the second time, end at once. Called in the event loop."""
+        llm = self._state.llm
+        if self.stopped_by is not None:
+            llm.end_all(_SHUTTING_DOWN)
+            self.force_exit = True
+            return
+        self.stopped_by = sig
+        self._state.is_draining = True
+        self.should_exit = True
+        asyncio.get_running_loop().call_later(self._grace_s, llm.end_all, _SHUTTING_DOWN)
+
+
+def _listen(sock: socket.socket) -> None:
+    try:
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:  # another server was quicker to load
+            raise PortInUse from None
+        raise

@@ -1,0 +1,262 @@
+"""The generating routes of the OpenAI API."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from fastapi import Request, Response
+
+from octavo.api.outputs_processor import RequestState
+from octavo.api.processor import Prepared
+from octavo.errors import InvalidRequest
+from octavo.outputs import CompletionOutput, Finished, RequestOutput, TextDelta
+from octavo.server.answer import Batch, best_of, chunks, collect
+from octavo.server.body import BodyReader
+from octavo.server.openai_format import (
+    CompletionLogprobs,
+    chat_logprobs,
+    prompt_logprobs,
+    usage_of,
+)
+from octavo.server.openai_models import ChatRequest, CompletionRequest
+from octavo.server.sse import DONE, ChunkEncoder, EventStream, unless_disconnected
+from octavo.server.state import ServerState
+
+_DEFAULT_COMPLETION_TOKENS: Final = 16
+_CHAT_READER: Final = BodyReader(ChatRequest)
+_COMPLETION_READER: Final = BodyReader(CompletionRequest)
+_encode = msgspec.json.encode
+
+
+async def chat_completions(request: Request) -> Response:
+    """POST /v1/chat/completions."""
+    server: ServerState = request.app.state.server
+    parsed = await _CHAT_READER.read(request)
+    body = parsed.value
+    server.check_model(body.model)
+    answer = _ChatAnswer(server, body, _headers([*parsed.warnings, *body.warnings]))
+    try:
+        prepared = await server.llm.prepare_chat(
+            body.checked_messages(),
+            body.sampling(),
+            answer.id,
+            chat=body.chat(),
+            options=body.options(),
+        )
+    except InvalidRequest as error:
+        if error.param == "max_tokens":
+            error.param = body.max_tokens_field
+        raise
+    return await _respond(request, server, [prepared], answer, is_stream=body.stream)
+
+
+async def completions(request: Request) -> Response:
+    """POST /v1/completions."""
+    server: ServerState = request.app.state.server
+    parsed = await _COMPLETION_READER.read(request)
+    body = parsed.value
+    server.check_model(body.model)
+    answer = _CompletionAnswer(server, body, _headers(parsed.warnings))
+    params = body.sampling()
+    prepared = await server.llm.prepare(
+        body.prompts(),
+        params,
+        options=body.options(default_max_tokens=_DEFAULT_COMPLETION_TOKENS),
+        request_id=answer.id,
+    )
+    return await _respond(request, server, prepared, answer, is_stream=body.stream)
+
+
+async def _respond(
+    request: Request,
+    server: ServerState,
+    prepared: Sequence[Prepared],
+    answer: _ChatAnswer | _CompletionAnswer,
+    *,
+    is_stream: bool,
+) -> Response:
+    if is_stream:
+        return EventStream(chunks(server, prepared, answer.encode, answer.end), answer.headers)
+    results = await unless_disconnected(request.receive, collect(server, prepared))
+    content = _encode(answer.whole(results))
+    return Response(content, headers=answer.headers, media_type="application/json")
+
+
+class _Answer:
+    """What both routes' answers have in common. One object serves one HTTP request."""
+
+    def __init__(
+        self,
+        server: ServerState,
+        prefix: str,
+        kinds: tuple[str, str],
+        headers: Mapping[str, str],
+        *,
+        is_stream: bool,
+        has_usage: bool,
+    ) -> None:
+        self.id = f"{prefix}-{uuid.uuid4().hex}"
+        self.headers = {**headers, "x-request-id": self.id}
+        self._has_usage = has_usage
+        self._head: dict[str, Any] = {
+            "id": self.id,
+            "object": kinds[1] if is_stream else kinds[0],
+            "created": int(time.time()),
+            "model": server.model_name,
+            "system_fingerprint": server.fingerprint,
+        }
+        self._encoder = ChunkEncoder(self._head, has_usage=has_usage)
+
+    def end(self, states: Sequence[RequestState]) -> bytes:
+        """What follows the last choice of a stream."""
+        return (self._encoder.usage(usage_of(states)) if self._has_usage else b"") + DONE
+
+    def _finish_chunk(self, index: int, content: bytes, end: Finished) -> bytes:
+        finish = b'"%b","stop_reason":%b' % (end.reason.value.encode(), _encode(end.stop_reason))
+        return self._encoder.choice(index, content, finish=finish)
+
+
+class _ChatAnswer(_Answer):
+    """Encodes the answer to one chat request."""
+
+    def __init__(self, server: ServerState, body: ChatRequest, headers: Mapping[str, str]) -> None:
+        super().__init__(
+            server,
+            "chatcmpl",
+            ("chat.completion", "chat.completion.chunk"),
+            headers,
+            is_stream=body.stream,
+            has_usage=body.includes_usage,
+        )
+        self._num_top = body.top_logprobs or 0
+        self._has_logprobs = body.logprobs
+        self._opened: set[int] = set()
+
+    def whole(self, results: Sequence[tuple[RequestState, RequestOutput]]) -> dict[str, Any]:
+        """The answer as one object."""
+        [(state, output)] = results
+        answer = self._head | {
+            "choices": [self._choice(completion) for completion in output.outputs],
+            "usage": usage_of([state]),
+        }
+        if output.prompt_logprobs is not None:
+            answer["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
+        return answer
+
+    def encode(self, states: Sequence[RequestState], batch: Batch) -> Iterator[bytes]:
+        """The chunks of a stream that these events make."""
+        for _, event in batch:
+            if event.index not in self._opened:
+                self._opened.add(event.index)
+                yield self._encoder.choice(
+                    event.index, b'"delta":{"role":"assistant","content":""}'
+                )
+            match event:
+                case Finished():
+                    yield self._finish_chunk(event.index, b'"delta":{}', event)
+                case TextDelta() if event.text or self._has_logprobs:
+                    content = b'"delta":{"content":%b}' % _encode(event.text)
+                    logprobs = self._logprobs(event.logprobs)
+                    yield self._encoder.choice(event.index, content, logprobs=_encode(logprobs))
+                case TextDelta():
+                    pass  # half a character, or a control token: nothing to show yet
+
+    def _choice(self, completion: CompletionOutput) -> dict[str, Any]:
+        return {
+            "index": completion.index,
+            "message": {"role": "assistant", "content": completion.text},
+            "logprobs": self._logprobs(completion.logprobs or ()),
+            "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
+        }
+
+    def _logprobs(self, positions: Sequence[Any]) -> dict[str, Any] | None:
+        return chat_logprobs(positions, self._num_top) if self._has_logprobs else None
+
+
+class _CompletionAnswer(_Answer):
+    """Encodes the answer to one completion request. Choices are numbered prompt by prompt: i * n + j."""
+
+    def __init__(
+        self, server: ServerState, body: CompletionRequest, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(
+            server,
+            "cmpl",
+            ("text_completion", "text_completion"),
+            headers,
+            is_stream=body.stream,
+            has_usage=body.includes_usage,
+        )
+        self._body = body
+        self._logprobs_by_index: dict[int, CompletionLogprobs | None] = {}
+
+    def whole(self, results: Sequence[tuple[RequestState, RequestOutput]]) -> dict[str, Any]:
+        """The answer as one object."""
+        n = self._body.n
+        choices = [
+            self._choice(i * n + j, state, completion)
+            for i, (state, output) in enumerate(results)
+            for j, completion in enumerate(best_of(output.outputs, n))
+        ]
+        return self._head | {"choices": choices, "usage": usage_of(state for state, _ in results)}
+
+    def encode(self, states: Sequence[RequestState], batch: Batch) -> Iterator[bytes]:
+        """The chunks of a stream that these events make."""
+        for position, event in batch:
+            index = position * self._body.n + event.index
+            if index not in self._logprobs_by_index:
+                self._logprobs_by_index[index] = self._new_logprobs()
+                if self._body.echo:
+                    yield self._echo_chunk(index, states[position])
+            match event:
+                case Finished():
+                    yield self._finish_chunk(index, b'"text":""', event)
+                case TextDelta() if event.text or event.logprobs:
+                    builder = self._logprobs_by_index[index]
+                    logprobs = None if builder is None else builder.answer(event.logprobs)
+                    content = b'"text":%b' % _encode(event.text)
+                    yield self._encoder.choice(index, content, logprobs=_encode(logprobs))
+                case TextDelta():
+                    pass
+
+    def _choice(
+        self, index: int, state: RequestState, completion: CompletionOutput
+    ) -> dict[str, Any]:
+        echo = state.prompt_text if self._body.echo else ""
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": echo + completion.text,
+            "logprobs": self._logprobs(state, completion),
+            "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
+        }
+        if self._body.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(state.prompt_logprobs)
+        return choice
+
+    def _logprobs(self, state: RequestState, completion: CompletionOutput) -> dict[str, Any] | None:
+        builder = self._new_logprobs()
+        if builder is None:
+            return None
+        parts = [builder.prompt(state)] if self._body.echo else []
+        parts.append(builder.answer(completion.logprobs or ()))
+        return {name: [item for part in parts for item in part[name]] for name in parts[0]}
+
+    def _new_logprobs(self) -> CompletionLogprobs | None:
+        return None if self._body.logprobs is None else CompletionLogprobs(self._body.logprobs)
+
+    def _echo_chunk(self, index: int, state: RequestState) -> bytes:
+        builder = self._logprobs_by_index[index]
+        logprobs = None if builder is None else builder.prompt(state)
+        content = b'"text":%b' % _encode(state.prompt_text)
+        return self._encoder.choice(index, content, logprobs=_encode(logprobs))
+
+
+def _headers(warnings: Iterable[str]) -> dict[str, str]:
+    text = "; ".join(warnings)
+    return {"x-octavo-warning": text} if text else {}

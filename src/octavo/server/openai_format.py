@@ -1,0 +1,126 @@
+"""Results -> the JSON shapes of the OpenAI API."""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from octavo.api.logprobs import best
+from octavo.api.outputs_processor import RequestState
+from octavo.outputs import Logprob, TokenLogprobs
+
+_LOWEST: Final = -9999.0
+"""Stands for minus infinity, which JSON does not have."""
+
+
+def usage_of(states: Iterable[RequestState]) -> dict[str, Any]:
+    """Token counts of the requests together."""
+    usages = [state.usage for state in states]
+    prompt = sum(usage.prompt_tokens for usage in usages)
+    completion = sum(usage.completion_tokens for usage in usages)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in usages)},
+    }
+
+
+def chat_logprobs(positions: Sequence[TokenLogprobs], num_top: int) -> dict[str, Any]:
+    """`logprobs` of a chat choice. `bytes` is what the token adds to the content: nothing for a hidden control token."""
+    return {
+        "content": [
+            _chat_entry(_chosen(position))
+            | {
+                "top_logprobs": [
+                    _chat_entry(p) for _, p in best(position, num_top, with_chosen=False)
+                ]
+            }
+            for position in positions
+        ]
+    }
+
+
+def prompt_logprobs(
+    positions: Sequence[TokenLogprobs | None] | None,
+) -> list[dict[str, Any] | None] | None:
+    """vLLM's `prompt_logprobs`: per prompt token the tokens by id; null for the first."""
+    if positions is None:
+        return None
+    return [None if position is None else _by_id(position) for position in positions]
+
+
+class CompletionLogprobs:
+    """Builds the `logprobs` of one completion, part by part: offsets go on where the last part ended."""
+
+    def __init__(self, num_top: int) -> None:
+        self._num_top = num_top
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._offset = 0
+
+    def prompt(self, state: RequestState) -> dict[str, Any]:
+        """The part of an echoed prompt; its first token has no score."""
+        first, first_bytes = state.first_prompt_token
+        part = self._part([None], [first], [first_bytes])
+        rest = self.answer([p for p in state.prompt_logprobs or () if p is not None])
+        return {name: part[name] + rest[name] for name in part}
+
+    def answer(self, positions: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """The part of generated tokens."""
+        chosen = [_chosen(position) for position in positions]
+        return self._part(
+            positions, [one.decoded_token for one in chosen], [one.token_bytes for one in chosen]
+        )
+
+    def _part(
+        self, positions: Sequence[TokenLogprobs | None], tokens: list[str], data: list[bytes]
+    ) -> dict[str, Any]:
+        offsets = []
+        for one in data:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(one))
+        return {
+            "tokens": tokens,
+            "token_logprobs": [
+                None if p is None else _finite(_chosen(p).logprob) for p in positions
+            ],
+            "top_logprobs": [None if p is None else self._top(p) for p in positions],
+            "text_offset": offsets,
+        }
+
+    def _top(self, position: TokenLogprobs) -> dict[str, float]:
+        top: dict[str, float] = {}
+        for _, entry in best(position, self._num_top, with_chosen=True):
+            top.setdefault(
+                entry.decoded_token, _finite(entry.logprob)
+            )  # equal texts: the better one
+        return top
+
+
+def _chosen(position: TokenLogprobs) -> Logprob:
+    return next(iter(position.values()))
+
+
+def _chat_entry(entry: Logprob) -> dict[str, Any]:
+    return {
+        "token": entry.decoded_token,
+        "logprob": _finite(entry.logprob),
+        "bytes": list(entry.token_bytes),
+    }
+
+
+def _by_id(position: TokenLogprobs) -> dict[str, Any]:
+    return {
+        str(token_id): {
+            "logprob": _finite(entry.logprob),
+            "rank": entry.rank,
+            "decoded_token": entry.decoded_token,
+        }
+        for token_id, entry in position.items()
+    }
+
+
+def _finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else _LOWEST
