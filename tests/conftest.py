@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from octavo.config import from_env
+from octavo.store.manifest import stored_path
+from octavo.store.name import ModelName
+
 
 def _from_env(variable: str, what: str) -> Path:
     value = os.environ.get(variable)
@@ -24,13 +28,23 @@ def test_data() -> Path:
     return _from_env("OCTAVO_TEST_DATA", "test vectors")
 
 
+def _model(variable: str, name: str) -> Path:
+    """A model file from the environment, or from the store if it was pulled; tests never download."""
+    if os.environ.get(variable):
+        return _from_env(variable, name)
+    path = stored_path(from_env().home, ModelName.parse(name))
+    if path is None:
+        pytest.skip(f"{variable} is not set and `octavo pull {name}` was not run")
+    return path
+
+
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """SmolLM2-135M-Instruct Q4_1."""
-    return _from_env("OCTAVO_SMOLLM2", "smollm2 model file")
+    return _model("OCTAVO_SMOLLM2", "smollm2")
 
 
 @pytest.fixture(scope="session")
 def gemma3_path() -> Path:
     """Gemma 3 270M base Q4_K_M."""
-    return _from_env("OCTAVO_GEMMA3", "gemma3 model file")
+    return _model("OCTAVO_GEMMA3", "gemma3:270m")

@@ -42,7 +42,9 @@ class SchedulerConfig:
 class CacheConfig:
     """The KV cache."""
 
-    kv_cache_dtype: KVDType = field(default=KVDType.F16, metadata=_meta("type of stored keys and values"))
+    kv_cache_dtype: KVDType = field(
+        default=KVDType.F16, metadata=_meta("type of stored keys and values")
+    )
     kv_cache_memory_bytes: int | None = field(
         default=None, metadata=_meta("memory for the KV cache, such as 512MiB")
     )
@@ -70,8 +72,12 @@ class ComputeConfig:
     """What computes, and on how much of the machine."""
 
     backend: BackendName = field(default=BackendName.NATIVE, metadata=_meta("native or reference"))
-    num_threads: int | None = field(default=None, metadata=_meta("threads; default: granted cores", "threads"))
-    isa: str | None = field(default=None, metadata=_meta("kernel table; default: the best supported"))
+    num_threads: int | None = field(
+        default=None, metadata=_meta("threads; default: granted cores", "threads")
+    )
+    isa: str | None = field(
+        default=None, metadata=_meta("kernel table; default: the best supported")
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +97,7 @@ class Environment:
     home: Path
     isa: str | None
     api_key: str | None
-    log_level: str
+    log_level: str | None
 
 
 def from_env(environ: Mapping[str, str] | None = None) -> Environment:
@@ -102,7 +108,7 @@ def from_env(environ: Mapping[str, str] | None = None) -> Environment:
         home=Path(home).expanduser(),
         isa=env.get("OCTAVO_ISA") or None,
         api_key=env.get("OCTAVO_API_KEY") or None,
-        log_level=env.get("OCTAVO_LOG_LEVEL") or "INFO",
+        log_level=env.get("OCTAVO_LOG_LEVEL") or None,
     )
 
 

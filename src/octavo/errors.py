@@ -1,15 +1,15 @@
 """The errors Octavo raises on purpose.
 
-    OctavoError
-    ├── InvalidRequest          the caller's input is wrong; the engine is fine
-    │   └── ContextLengthExceeded
-    ├── ModelError              the model cannot be served
-    │   ├── ModelNotFound
-    │   ├── UnsupportedArchitecture
-    │   └── CorruptWeights
-    ├── StoreError              fetching or storing a model failed
-    ├── CapacityError           the machine, or what it was granted, is too small
-    └── EngineDead              the engine stopped; nothing more will be answered
+OctavoError
+├── InvalidRequest          the caller's input is wrong; the engine is fine
+│   └── ContextLengthExceeded
+├── ModelError              the model cannot be served
+│   ├── ModelNotFound
+│   ├── UnsupportedArchitecture
+│   └── CorruptWeights
+├── StoreError              fetching or storing a model failed
+├── CapacityError           the machine, or what it was granted, is too small
+└── EngineDead              the engine stopped; nothing more will be answered
 """
 
 from __future__ import annotations

@@ -27,28 +27,44 @@ class SamplingParams:
 
     n: int = field(default=1, metadata=_help("completions per prompt"))
     temperature: float = field(default=1.0, metadata=_help("0 is greedy; ties go to the lowest id"))
-    top_k: int = field(default=0, metadata=_help("keep the k most probable tokens; 0 or -1 keeps all"))
-    top_p: float = field(default=1.0, metadata=_help("keep the smallest set with this probability"))
-    min_p: float = field(default=0.0, metadata=_help("drop tokens below this share of the best one"))
-    typical_p: float = field(default=1.0, metadata=_help("keep the locally typical set of this mass"))
-    repetition_penalty: float = field(
-        default=1.0, metadata=_help("divides positive and multiplies negative logits of seen tokens")
+    top_k: int = field(
+        default=0, metadata=_help("keep the k most probable tokens; 0 or -1 keeps all")
     )
-    presence_penalty: float = field(default=0.0, metadata=_help("subtracted once from generated tokens"))
-    frequency_penalty: float = field(default=0.0, metadata=_help("subtracted per generated occurrence"))
+    top_p: float = field(default=1.0, metadata=_help("keep the smallest set with this probability"))
+    min_p: float = field(
+        default=0.0, metadata=_help("drop tokens below this share of the best one")
+    )
+    typical_p: float = field(
+        default=1.0, metadata=_help("keep the locally typical set of this mass")
+    )
+    repetition_penalty: float = field(
+        default=1.0,
+        metadata=_help("divides positive and multiplies negative logits of seen tokens"),
+    )
+    presence_penalty: float = field(
+        default=0.0, metadata=_help("subtracted once from generated tokens")
+    )
+    frequency_penalty: float = field(
+        default=0.0, metadata=_help("subtracted per generated occurrence")
+    )
     logit_bias: dict[int, float] = field(
         default_factory=dict, metadata=_help("added to the logits of these ids, -100 to 100")
     )
     seed: int | None = field(default=None, metadata=_help("makes sampling reproducible"))
     max_tokens: int | None = field(default=16, metadata=_help("most tokens to generate"))
     min_tokens: int = field(default=0, metadata=_help("no end or stop token before this many"))
-    stop: tuple[str, ...] = field(default=(), metadata=_help("texts that end the answer; not returned"))
+    stop: tuple[str, ...] = field(
+        default=(), metadata=_help("texts that end the answer; not returned")
+    )
     stop_token_ids: tuple[int, ...] = field(default=(), metadata=_help("ids that end the answer"))
     ignore_eos: bool = field(default=False, metadata=_help("go on after the end-of-text token"))
     include_stop_str_in_output: bool = field(default=False, metadata=_help("keep the stop text"))
-    skip_special_tokens: bool = field(default=True, metadata=_help("leave control tokens out of text"))
+    skip_special_tokens: bool = field(
+        default=True, metadata=_help("leave control tokens out of text")
+    )
     logprobs: int | None = field(
-        default=None, metadata=_help("alternatives reported per token; 0 reports the chosen one only")
+        default=None,
+        metadata=_help("alternatives reported per token; 0 reports the chosen one only"),
     )
     prompt_logprobs: int | None = field(default=None, metadata=_help("the same for prompt tokens"))
 
@@ -102,9 +118,13 @@ class SamplingParams:
 
     def _check_limits(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:
-            raise InvalidRequest(f"max_tokens must be >= 0, got {self.max_tokens}", param="max_tokens")
+            raise InvalidRequest(
+                f"max_tokens must be >= 0, got {self.max_tokens}", param="max_tokens"
+            )
         if self.min_tokens < 0:
-            raise InvalidRequest(f"min_tokens must be >= 0, got {self.min_tokens}", param="min_tokens")
+            raise InvalidRequest(
+                f"min_tokens must be >= 0, got {self.min_tokens}", param="min_tokens"
+            )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 f"min_tokens {self.min_tokens} is greater than max_tokens {self.max_tokens}",

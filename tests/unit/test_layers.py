@@ -10,7 +10,16 @@ import octavo
 
 ROOT = Path(octavo.__file__).parent
 
-LAYER_0 = {"config", "params", "outputs", "messages", "dtypes", "kv_layout", "errors", "observability"}
+LAYER_0 = {
+    "config",
+    "params",
+    "outputs",
+    "messages",
+    "dtypes",
+    "kv_layout",
+    "errors",
+    "observability",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "observability": set(),
     "cache": set(),
@@ -120,7 +129,11 @@ def test_the_environment_is_read_in_one_place() -> None:
         path.relative_to(ROOT).as_posix()
         for path in modules()
         if any(
-            isinstance(n, ast.Attribute) and n.attr in ("environ", "getenv") for n in ast.walk(ast.parse(path.read_text()))
+            isinstance(n, ast.Attribute) and n.attr in ("environ", "getenv")
+            for n in ast.walk(ast.parse(path.read_text()))
         )
     ]
-    assert set(readers) <= {"config.py", "store/pypi.py"}  # the package index of pip or uv is theirs to name
+    assert set(readers) <= {
+        "config.py",
+        "store/pypi.py",
+    }  # the package index of pip or uv is theirs to name

@@ -10,21 +10,31 @@ from typing import Annotated
 from cyclopts import CycloptsError, Parameter
 
 from octavo.api.tokenize import open_tokenizer
+from octavo.cli.fetch import model_file
 from octavo.errors import InvalidRequest
 
 
 def tokenize(
     model: str,
     text: str | None = None,
+    /,
     *,
-    json: Annotated[bool, Parameter(help="print a JSON list of ids", negative=())] = False,
+    json: Annotated[
+        bool, Parameter(help="print a JSON list of ids", negative=(), show_default=False)
+    ] = False,
     jsonl: Annotated[
         bool,
-        Parameter(help="read one JSON string per line, print one list per line", negative=()),
+        Parameter(
+            help="read one JSON string per line, print one list per line",
+            negative=(),
+            show_default=False,
+        ),
     ] = False,
-    no_special: Annotated[bool, Parameter(help="add no BOS or EOS", negative=())] = False,
+    no_special: Annotated[
+        bool, Parameter(help="add no BOS or EOS", negative=(), show_default=False)
+    ] = False,
     parse_special: Annotated[
-        bool, Parameter(help="parse control tokens in the text", negative=())
+        bool, Parameter(help="parse control tokens in the text", negative=(), show_default=False)
     ] = False,
 ) -> None:
     """Print the token ids of TEXT, or of standard input; without --json one token a line.
@@ -34,13 +44,15 @@ def tokenize(
     Parameters
     ----------
     model
-        Catalog name or path of a .gguf file; a file with a vocabulary and no weights will do.
+        Catalog name or path of a .gguf file; a file with a vocabulary and no weights
+        will do.
     text
         Text to tokenise; default: standard input.
     """
     if jsonl and (json or text is not None):
         raise CycloptsError(msg="--jsonl reads standard input: no TEXT and no --json with it")
-    tokenizer = open_tokenizer(model)
+    path, _ = model_file(model)
+    tokenizer = open_tokenizer(str(path))
     if jsonl:
         for line in _strings(sys.stdin.buffer):
             ids = tokenizer.encode(line, add_special=not no_special, parse_special=parse_special)
