@@ -71,7 +71,7 @@ class ModelConfig:
 class ComputeConfig:
     """What computes, and on how much of the machine."""
 
-    backend: BackendName = field(default=BackendName.NATIVE, metadata=_meta("native or reference"))
+    backend: BackendName = field(default=BackendName.NATIVE, metadata=_meta("what computes"))
     num_threads: int | None = field(
         default=None, metadata=_meta("threads; default: granted cores", "threads")
     )

@@ -79,7 +79,9 @@ def test_published_templates_render_or_refuse_in_their_own_words(
             if path.stem in WITHOUT_TOOLS:
                 continue
             assert "4 C" in text, path.stem
-            assert path.stem in IGNORES_CALLS or ("get_weather" in text and "Oslo" in text), path.stem
+            assert path.stem in IGNORES_CALLS or ("get_weather" in text and "Oslo" in text), (
+                path.stem
+            )
         else:
             assert "Hi" in text
             assert "Bye <b> é" in text

@@ -1,0 +1,168 @@
+"""What the engine promises, as measurements: used by the tests of this folder and by scripts/prove_a.py."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from octavo import LLM, SamplingParams
+
+MAX_GAP = 0.5
+"""Logit gap up to which engines that round activations to 8 bits may choose different tokens."""
+
+
+def records(path: Path, model_path: Path) -> list[dict]:
+    """Lines of a vector file that belong to the model: vectors name it by its published file."""
+    family = "gemma" if "gemma" in model_path.name.lower() else "smollm2"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [r for r in lines if r["model"].lower().startswith(family)]
+
+
+@dataclass(frozen=True)
+class GreedyAgreement:
+    """How a free greedy run compares with recorded vectors."""
+
+    num_vectors: int
+    num_agreeing: int
+    num_steps: int
+    failures: list[str]
+
+
+def greedy_agreement(llm: LLM, vectors: Sequence[dict]) -> GreedyAgreement:
+    """Compare up to the first difference; the recorded top-two gap there must be at most MAX_GAP."""
+    outputs = llm.generate(
+        [v["prompt_ids"] for v in vectors],
+        [SamplingParams(temperature=0, max_tokens=len(v["ids"])) for v in vectors],
+        use_tqdm=False,
+    )
+    failures, steps = [], 0
+    for vector, output in zip(vectors, outputs, strict=True):
+        ours, theirs = output.outputs[0].token_ids, vector["ids"]
+        differing = next(
+            (i for i in range(len(theirs)) if i >= len(ours) or ours[i] != theirs[i]), None
+        )
+        steps += len(theirs) if differing is None else differing
+        if differing is not None and vector["gap"][differing] > MAX_GAP:
+            failures.append(f"{vector['prompt']!r} step {differing} gap {vector['gap'][differing]}")
+    return GreedyAgreement(len(vectors), len(vectors) - len(failures), steps, failures)
+
+
+def prompt_logprobs(llm: LLM, ids: list[int]) -> list[float]:
+    """Log-probability of every prompt token but the first."""
+    params = SamplingParams(temperature=0, max_tokens=0, prompt_logprobs=0)
+    result = llm.generate([ids], params, use_tqdm=False)[0]
+    assert result.prompt_logprobs is not None
+    return [
+        position[token].logprob
+        for token, position in zip(ids[1:], result.prompt_logprobs[1:], strict=True)
+        if position is not None
+    ]
+
+
+@dataclass(frozen=True)
+class LogprobAgreement:
+    """Our prompt logprobs against transformers fp32."""
+
+    mean: float
+    mean_difference: float
+    largest_difference: float
+    mean_of: dict[str, float]
+
+
+def logprob_agreement(llm: LLM, record: dict) -> LogprobAgreement:
+    """Scores of one reference text, overall and in the ranges that cases GGF-14 and CTX-06 name."""
+    ours = prompt_logprobs(llm, record["ids"])
+    reference = record["logprob_transformers_fp32"][1:]
+    differences = [abs(a - b) for a, b in zip(ours, reference, strict=True)]
+    ranges = {"1-99": (1, 100), "200-499": (200, 500), "600-899": (600, 900)}
+    mean_of = {
+        name: statistics.fmean(ours[start - 1 : stop - 1])
+        for name, (start, stop) in ranges.items()
+        if stop <= len(ours)
+    }
+    return LogprobAgreement(
+        statistics.fmean(ours), statistics.fmean(differences), max(differences), mean_of
+    )
+
+
+def exactness_prompts(llm: LLM, num_prompts: int) -> list[list[int]]:
+    """Prompts of many lengths, 3 to about 200 tokens, cut from one text; no two alike."""
+    tokenizer = llm.get_tokenizer()
+    text = (
+        "It was a bright cold day in April, and the clocks were striking thirteen; nobody minded. "
+        * 24
+    )
+    ids = tokenizer.encode(text, add_special=False)
+    return [ids[7 * i : 7 * i + 3 + (i * 37) % 200] for i in range(num_prompts)]
+
+
+def exactness_params(num_prompts: int, *, is_seeded: bool, max_tokens: int) -> list[SamplingParams]:
+    """Greedy, or seeded sampling with every filter and penalty somewhere."""
+    if not is_seeded:
+        return [SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)] * num_prompts
+    # fmt: off
+    return [
+        SamplingParams(
+            temperature=0.7 + 0.1 * (i % 4), top_k=(0, 40)[i % 2], top_p=(1.0, 0.9)[i % 3 == 0], seed=i,
+            repetition_penalty=(1.0, 1.1)[i % 5 == 0], max_tokens=max_tokens, ignore_eos=True,
+        )
+        for i in range(num_prompts)
+    ]
+    # fmt: on
+
+
+def token_ids(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> list[list[int]]:
+    """Generated ids of each prompt."""
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    return [list(o.outputs[0].token_ids) for o in outputs]
+
+
+def exactness_variants(
+    model: Path, num_prompts: int, max_tokens: int, *, is_seeded: bool
+) -> Iterator[tuple[str, int, str]]:
+    """Yield (variant, number of prompts whose ids differ from each run alone, note)."""
+    base = {"model": str(model), "max_model_len": 512, "num_threads": 2}
+    params = exactness_params(num_prompts, is_seeded=is_seeded, max_tokens=max_tokens)
+    with LLM(**base) as llm:
+        prompts = exactness_prompts(llm, num_prompts)
+        alone = [token_ids(llm, [p], [s])[0] for p, s in zip(prompts, params, strict=True)]
+        yield "all together", _num_different(alone, token_ids(llm, prompts, params)), ""
+        _fill_kv(llm, math.nan)
+        yield (
+            "KV pool pre-filled with NaN",
+            _num_different(alone, token_ids(llm, prompts, params)),
+            "",
+        )
+    for chunk in (1, 16, 64, 512):
+        subset = slice(0, num_prompts if chunk > 1 else max(2, num_prompts // 8))
+        with LLM(**base, max_num_batched_tokens=chunk) as llm:
+            got = token_ids(llm, prompts[subset], params[subset])
+        yield f"chunks of {chunk}", _num_different(alone[subset], got), f"{len(got)} prompts"
+    with LLM(**base, kv_cache_memory_bytes=_small_pool(model)) as llm:
+        got = token_ids(llm, prompts, params)
+        num_preemptions = llm.stats().num_preemptions
+        yield (
+            "tiny KV pool",
+            _num_different(alone, got) + (num_preemptions == 0),
+            f"{num_preemptions} preemptions",
+        )
+    with LLM(**{**base, "num_threads": 1}) as llm:
+        yield "1 thread", _num_different(alone, token_ids(llm, prompts, params)), ""
+
+
+def _fill_kv(llm: LLM, value: float) -> None:
+    """Overwrite the KV pool: the one thing no public interface offers."""
+    llm._client.fill_kv(value)
+
+
+def _small_pool(model: Path) -> int:
+    """Bytes of about 700 tokens of KV: one request always fits, 32 never do."""
+    return 700 * (18 * 2 * 256 * 2 if "gemma" in model.name.lower() else 30 * 2 * 192 * 2)
+
+
+def _num_different(a: list[list[int]], b: list[list[int]]) -> int:
+    return sum(x != y for x, y in zip(a, b, strict=True))

@@ -1,0 +1,169 @@
+"""A real server process and what clients see of it: used by the tests of this folder and by scripts/prove_a.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import openai
+
+OCTAVO = [sys.executable, "-m", "octavo"]
+MESSAGES = [{"role": "user", "content": "Name three colours and say why you like them."}]
+
+
+@contextlib.contextmanager
+def server(model: Path | str, *flags: str) -> Iterator[str]:
+    """Start `octavo serve` on a free port; yield its URL; stop it and check that it ends with code 0."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [*OCTAVO, "serve", str(model), "--port", "0", "--served-model-name", "m", *flags],
+            stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            yield _url(process, log)
+        finally:
+            process.terminate()
+            code = process.wait(20)
+        assert code == 0, f"the server ended with {code}"
+
+
+def _url(process: subprocess.Popen[bytes], log: object) -> str:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        log.seek(0)  # type: ignore[attr-defined]
+        text = log.read()  # type: ignore[attr-defined]
+        found = re.search(r"http://127\.0\.0\.1:\d+", text)
+        if found:
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(found[0] + "/ready").status_code == 200:
+                    return found[0]
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}: {text[-2000:]}")
+        time.sleep(0.05)
+    raise RuntimeError("the server was not ready within 60 s")
+
+
+def client(url: str) -> openai.OpenAI:
+    """The official client."""
+    return openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def stream_and_whole(url: str) -> tuple[str, str, int]:
+    """Text of a streamed answer, of the same answer in one piece, and the number of chunks."""
+    with client(url) as api:
+        whole = api.chat.completions.create(
+            model="m", messages=MESSAGES, temperature=0, max_tokens=48
+        )
+        chunks = list(
+            api.chat.completions.create(
+                model="m", messages=MESSAGES, temperature=0, max_tokens=48, stream=True
+            )
+        )
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    return text, whole.choices[0].message.content or "", len(chunks)
+
+
+@dataclass(frozen=True)
+class Concurrent:
+    """Streams that ended properly, and those equal to the same request alone."""
+
+    num_complete: int
+    num_equal: int
+
+
+def concurrent_streams(url: str, num_streams: int) -> Concurrent:
+    """Stream `num_streams` different greedy completions together, then each alone."""
+    prompts = [f"The number {i} is" for i in range(num_streams)]
+    with client(url) as api:
+
+        def one(prompt: str) -> tuple[str, str | None]:
+            text, reason = "", None
+            for chunk in api.completions.create(
+                model="m", prompt=prompt, temperature=0, max_tokens=24, stream=True
+            ):
+                text += chunk.choices[0].text if chunk.choices else ""
+                reason = (chunk.choices[0].finish_reason if chunk.choices else None) or reason
+            return text, reason
+
+        with ThreadPoolExecutor(num_streams) as pool:
+            together = list(pool.map(one, prompts))
+        alone = [one(prompt) for prompt in prompts]
+    complete = sum(reason in ("stop", "length") for _, reason in together)
+    return Concurrent(complete, sum(a == b for a, b in zip(together, alone, strict=True)))
+
+
+def _gauge(api: httpx.Client, name: str) -> int:
+    """One number of /metrics."""
+    metrics = api.get("/metrics").text
+    found = re.search(rf"^{name}\S* ([\d.e+]+)$", metrics, re.MULTILINE)
+    assert found, metrics
+    return int(float(found[1]))
+
+
+@dataclass(frozen=True)
+class Disconnect:
+    """What a client that left in the middle of a stream left behind."""
+
+    num_blocks_held: int
+    num_tokens_after: int
+    freed_after_s: float
+
+
+def disconnect(url: str) -> Disconnect:
+    """Leave in the middle of a stream: blocks held before, tokens still generated, seconds until no block is held."""
+    body = {
+        "model": "m", "prompt": "Once upon a time", "max_tokens": 2000, "ignore_eos": True, "stream": True,
+    }  # fmt: skip
+    with httpx.Client(base_url=url, timeout=30) as api, httpx.Client(base_url=url) as other:
+        with api.stream("POST", "/v1/completions", json=body) as response:
+            lines = response.iter_lines()
+            for _ in range(12):
+                next(lines)
+            held = _gauge(other, "octavo:kv_blocks_used")
+            num_tokens = _gauge(other, "vllm:generation_tokens_total")
+        left = time.monotonic()
+        while _gauge(other, "octavo:kv_blocks_used") and time.monotonic() - left < 10:
+            time.sleep(0.01)  # no faster: the questions themselves take the server's time
+        freed_s = time.monotonic() - left
+        return Disconnect(held, _gauge(other, "vllm:generation_tokens_total") - num_tokens, freed_s)
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """One `octavo run` from process start."""
+
+    first_token_s: float
+    peak_bytes: int
+
+
+def cold_start(model: str) -> ColdStart:
+    """Run `octavo run MODEL "Hi" --max-tokens 1`: seconds to the first byte of the answer, and VmHWM."""
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [*OCTAVO, "run", model, "Hi", "--max-tokens", "1", "--temperature", "0", "--raw"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.read(1)
+    first_s = time.monotonic() - started
+    process.stdout.read()
+    _, status, usage = _wait4(process)
+    assert status == 0
+    return ColdStart(first_s, usage.ru_maxrss * 1024)
+
+
+def _wait4(process: subprocess.Popen[bytes]) -> tuple[int, int, resource.struct_rusage]:
+    pid, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return pid, process.returncode, usage
