@@ -35,7 +35,7 @@ class Served:
         self._sock = bind("127.0.0.1", 0)
         self._sock.listen()
         self.url = f"http://127.0.0.1:{self._sock.getsockname()[1]}"
-        self.server = DrainingServer(app, grace_s)
+        self.server = DrainingServer(app, grace_s, on_ready=lambda: None)
         self._thread = threading.Thread(target=self.server.run, args=([self._sock],))
         self._thread.start()
 

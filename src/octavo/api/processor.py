@@ -203,7 +203,7 @@ class Processor:
         room = limit - num_prompt
         if room < 0 or (room == 0 and max_tokens is None):
             raise ContextLengthExceeded(
-                f"this model's maximum context length is {limit} tokens, but the {param} has "
+                f"this model's maximum context length is {limit} tokens, but the prompt has "
                 f"{num_prompt} tokens"
                 + (", which leaves no room for an answer" if room == 0 else ""),
                 param=param,
@@ -217,7 +217,7 @@ class Processor:
         if max_tokens > room:
             raise ContextLengthExceeded(
                 f"this model's maximum context length is {limit} tokens, but {max_tokens} output tokens were "
-                f"asked for after a {param} of {num_prompt} tokens: at most {room} fit",
+                f"asked for after a prompt of {num_prompt} tokens: at most {room} fit",
                 param="max_tokens",
             )
         return max_tokens

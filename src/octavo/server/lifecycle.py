@@ -59,8 +59,11 @@ def run_server(
         with bind(server.host, server.port) as sock:
             with AsyncLLM.from_config(engine) as llm:
                 _listen(sock)
-                announce(start_line(llm, sock))
-                runner = DrainingServer(create_app(llm, api_key=api_key), server.grace_s)
+                runner = DrainingServer(
+                    create_app(llm, api_key=api_key),
+                    server.grace_s,
+                    on_ready=lambda: announce(start_line(llm, sock)),
+                )
                 runner.run(sockets=[sock])
             return EXIT_INTERRUPTED if runner.stopped_by == signal.SIGINT else EXIT_OK
     except PortInUse:
@@ -109,7 +112,8 @@ def start_line(llm: AsyncLLM, sock: socket.socket) -> str:
 class DrainingServer(uvicorn.Server):
     """A server that lets running requests finish, within limits, when it is told to stop."""
 
-    def __init__(self, app: FastAPI, grace_s: int) -> None:
+    def __init__(self, app: FastAPI, grace_s: int, *, on_ready: Callable[[], None]) -> None:
+        """`on_ready` is called once requests and signals are handled."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -125,12 +129,18 @@ class DrainingServer(uvicorn.Server):
         self.stopped_by: int | None = None
         self._state = app.state.server
         self._grace_s = grace_s
+        self._on_ready = on_ready
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal comes."""
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, then say so: whoever reads the line may send a signal or a request at once."""
+        await super().startup(sockets)
+        self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called for SIGTERM and SIGINT. uvicorn's own would raise the signal again after the end."""
