@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from octavo.dtypes import HostTensor, KVDType, QuantFormat
-from octavo.errors import ModelError, UnsupportedArchitecture
+from octavo.errors import InvalidRequest, UnsupportedArchitecture
 from octavo.kv_layout import KVLayout
 from octavo.models.table import load_model
 from octavo.ops.native import NativeBackend, NativeExecutor, supported_isas
@@ -39,7 +39,7 @@ def test_scalar_is_always_there_and_the_best_table_is_the_default():
 
 
 def test_an_unknown_isa_lists_the_valid_ones():
-    with pytest.raises(ModelError, match=r"sse9.*scalar"):
+    with pytest.raises(InvalidRequest, match=r"sse9.*scalar"):
         NativeBackend(1, "sse9")
 
 

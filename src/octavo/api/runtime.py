@@ -8,7 +8,7 @@ from pathlib import Path
 from octavo.api.chat import load_chat_template
 from octavo.api.models import resolve_model
 from octavo.api.processor import Processor
-from octavo.config import EngineConfig, ModelConfig
+from octavo.config import EngineConfig, ModelConfig, from_env
 from octavo.engine.engine import Engine
 from octavo.engine.loader import load_engine
 from octavo.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -32,10 +32,12 @@ def load_runtime(
     """Resolve the model's name, read its tokenizer, load its weights.
 
     `tokenizer` replaces the model's own: a tokenizer, or a model whose one is taken. `seed` makes the requests
-    without seed reproducible. Raises: ModelError, StoreError, CapacityError.
+    without seed reproducible. OCTAVO_ISA names the kernel table where the configuration does not.
+    Raises: InvalidRequest, ModelError, StoreError, CapacityError.
     """
     path = resolve_model(config.model.model)
-    config = replace(config, model=_named(config.model))
+    compute = replace(config.compute, isa=config.compute.isa or from_env().isa)
+    config = replace(config, model=_named(config.model), compute=compute)
     with open_weights(path) as weights:
         ready = (
             load_tokenizer(weights.metadata) if tokenizer is None else _other_tokenizer(tokenizer)
