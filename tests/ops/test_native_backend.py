@@ -233,10 +233,10 @@ def test_closing_ends_the_threads():
 def test_closing_gives_the_kv_memory_back():
     executor = _executor(native(ISAS[0]), num_blocks=4000)
     before = _status("VmRSS")
-    executor.fill_kv(1.0)  # 4000 blocks of 8 KiB
-    assert _status("VmRSS") - before > 30_000
+    executor.fill_kv(1.0)  # 4000 blocks of 4 KiB
+    assert _status("VmRSS") - before > 14_000
     executor.close()
-    assert _status("VmRSS") - before < 10_000
+    assert _status("VmRSS") - before < 4_000
 
 
 def _status(field: str) -> int:
