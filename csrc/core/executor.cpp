@@ -1,0 +1,282 @@
+#include "core/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace octavo {
+namespace {
+
+int32_t kept_stride(int32_t hidden_size) { return static_cast<int32_t>(round_up(hidden_size, 16)); }
+
+}  // namespace
+
+Status Executor::create(std::shared_ptr<Runtime> runtime, const Program& program, const KVShape& kv_shape,
+                        int32_t num_blocks, int32_t max_batched_tokens, std::unique_ptr<Executor>* out) {
+  if (!program.is_complete()) return Status::invalid("the program has no end");
+  if (max_batched_tokens <= 0) return Status::invalid("max_batched_tokens must be at least 1");
+  for (const AttentionSpec& spec : program.attentions()) {
+    if (spec.layer >= kv_shape.num_layers || spec.shape.num_kv_heads != kv_shape.num_kv_heads ||
+        spec.shape.head_dim != kv_shape.head_dim) {
+      return Status::invalid("attention of layer " + std::to_string(spec.layer) + " does not fit the KV layout");
+    }
+  }
+  std::unique_ptr<Executor> executor(new Executor(std::move(runtime)));
+  const Runtime& shared = *executor->runtime_;
+  executor->linear_ = shared.table->linear;
+  executor->step_ = shared.table->step;
+  executor->limits_ = {max_batched_tokens, num_blocks, program.num_token_ids(), program.vocab_size()};
+  executor->hidden_size_ = program.hidden_size();
+  executor->ropes_ = program.ropes();
+  executor->attentions_ = program.attentions();
+  const int32_t chunk = std::min(kChunkTokens, max_batched_tokens);
+  const int threads = shared.pool.size();
+  executor->body_ = make_plan(program, shared.weights, false, chunk, threads);
+  executor->head_ = make_plan(program, shared.weights, true, kSlabRows, threads);
+  if (Status status = KVPool::create(kv_shape, num_blocks, &executor->kv_); !status.ok()) return status;
+  if (Status status = executor->allocate(); !status.ok()) return status;
+  *out = std::move(executor);
+  return {};
+}
+
+Status Executor::allocate() {
+  const int32_t chunk = std::min(kChunkTokens, limits_.max_tokens);
+  const int threads = runtime_->pool.size();
+  const size_t acts = std::max(linear_->act_bytes(chunk, body_.max_quantized_cols),
+                               linear_->act_bytes(kSlabRows, head_.max_quantized_cols));
+  int32_t group = 1;
+  for (const AttentionSpec& spec : attentions_) {
+    group = std::max(group, spec.shape.num_heads / spec.shape.num_kv_heads);
+  }
+  const size_t partial = partial_floats(kv_.shape().head_dim);
+  const size_t max_contexts = (limits_.num_blocks - 1) / (kContextTile / kBlockSize) + 1;
+  const struct {
+    Mapping* memory;
+    size_t bytes;
+  } wanted[] = {
+      {&body_workspace_, body_.workspace_floats * sizeof(float)},
+      {&head_workspace_, head_.workspace_floats * sizeof(float)},
+      {&kept_rows_, size_t{1} * limits_.max_tokens * kept_stride(hidden_size_) * sizeof(float)},
+      {&acts_, acts},
+      {&split_partials_,
+       threads > 1 ? kItemsPerThread * threads * max_contexts * kSplitRows * partial * sizeof(float) : 0},
+  };
+  for (const auto& [memory, bytes] : wanted) {
+    if (Status status = Mapping::create(bytes, memory); !status.ok()) return status;
+  }
+  const size_t rows = static_cast<size_t>(kQueryTokens) * group;
+  const size_t multiply = round_up(linear_->scratch_bytes(std::max(body_.max_cols, head_.max_cols)), kCacheLine);
+  member_memory_.resize(threads);
+  members_.resize(threads);
+  for (int i = 0; i < threads; ++i) {
+    const size_t floats = rows * (2 * partial + kContextTile);
+    if (Status status = Mapping::create(multiply + floats * sizeof(float), &member_memory_[i]); !status.ok()) {
+      return status;
+    }
+    Member& member = members_[i];
+    member.index = i;
+    member.multiply_scratch = member_memory_[i].data();
+    member.states = reinterpret_cast<float*>(member_memory_[i].data() + multiply);
+    member.partials = member.states + rows * partial;
+    member.scores = member.partials + rows * partial;
+  }
+  tiles_.resize(chunk);
+  return Sampler::create(*step_, limits_.vocab_size, kSlabRows, threads, &sampler_);
+}
+
+Status Executor::execute(const BatchView& batch, const SampleView& sample, const ResultView& result) {
+  if (Status status = check_batch(batch, limits_); !status.ok()) return status;
+  if (Status status = check_sample(sample, result, batch.num_rows(), limits_); !status.ok()) return status;
+  now_ = {&batch, &sample, &result};
+  runtime_->pool.run(
+      [](void* context, int member) {
+        Executor& executor = *static_cast<Executor*>(context);
+        executor.run_step(executor.members_[member]);
+      },
+      this);
+  now_ = {};
+  return {};
+}
+
+void Executor::run_step(Member& member) {
+  ThreadPool& pool = runtime_->pool;
+  const int32_t num_tokens = now_.batch->num_tokens(), num_rows = now_.batch->num_rows();
+  for (int32_t begin = 0; begin < num_tokens; begin += kChunkTokens) {
+    const int32_t count = std::min(kChunkTokens, num_tokens - begin);
+    if (begin > 0) pool.barrier();  // shares of tokens differ between chunks
+    if (member.index == 0) make_attention_tiles(begin, count);
+    run_plan(body_, {begin, count, body_workspace_.as<float>()}, member);
+  }
+  for (int32_t begin = 0; begin < num_rows; begin += kSlabRows) {
+    const int32_t count = std::min(kSlabRows, num_rows - begin);
+    pool.barrier();
+    run_plan(head_, {begin, count, head_workspace_.as<float>()}, member);
+    pool.barrier();
+    const LogitSlab slab{head_workspace_.as<float>() + head_.output.offset, head_.output.stride, begin, count};
+    sampler_.summarize(slab, *now_.sample, member.index);
+    pool.barrier();
+    sampler_.choose(slab, *now_.sample, *now_.result, member.index);
+  }
+}
+
+// Cuts each request's tokens of the chunk into query tiles. One thread does it while the others begin the token stages;
+// the tiles are read after a barrier only.
+void Executor::make_attention_tiles(int32_t begin, int32_t count) {
+  const BatchView& batch = *now_.batch;
+  num_tiles_ = 0;
+  max_tile_tokens_ = 0;
+  for (int32_t r = 0; r < batch.num_requests(); ++r) {
+    const int32_t first = std::max(batch.query_start[r], begin);
+    const int32_t last = std::min(batch.query_start[r + 1], begin + count);
+    for (int32_t t = first; t < last; t += kQueryTokens) {
+      const int32_t size = std::min(kQueryTokens, last - t);
+      tiles_[num_tiles_++] = {t - begin, size, batch.positions[t],
+                              batch.block_tables.data() + static_cast<size_t>(r) * batch.table_width};
+      max_tile_tokens_ = std::max(max_tile_tokens_, size);
+    }
+  }
+}
+
+void Executor::run_plan(const Plan& plan, const Window& window, Member& member) {
+  ThreadPool& pool = runtime_->pool;
+  const int32_t num_tiles = (window.count - 1) / kTileTokens + 1;
+  const Share share = share_of(num_tiles, member.index, pool.size());
+  const std::vector<Stage>& stages = plan.stages;
+  for (size_t i = 0; i < stages.size();) {
+    if (is_token_stage(stages[i].kind)) {
+      size_t end = i;
+      while (end < stages.size() && is_token_stage(stages[end].kind)) ++end;
+      for (int32_t tile = share.begin; tile < share.end; ++tile) {
+        const int32_t first = tile * kTileTokens, last = std::min(first + kTileTokens, window.count);
+        for (size_t s = i; s < end; ++s) run_token_stage(stages[s], window, first, last);
+      }
+      i = end;
+    } else {
+      if (stages[i].kind == StageKind::kMultiply) {
+        run_multiply(stages[i], window, member);
+      } else {
+        run_attend(stages[i], window, member);
+      }
+      ++i;
+    }
+    if (i < stages.size()) pool.barrier();
+  }
+}
+
+void Executor::run_token_stage(const Stage& stage, const Window& window, int32_t begin, int32_t end) {
+  const auto in = [&](int32_t t) { return window.workspace + stage.in.offset + t * stage.in.stride; };
+  const auto in2 = [&](int32_t t) { return window.workspace + stage.in2.offset + t * stage.in2.stride; };
+  const auto out = [&](int32_t t) { return window.workspace + stage.out.offset + t * stage.out.stride; };
+  const BatchView& batch = *now_.batch;
+  switch (stage.kind) {
+    case StageKind::kRopeTable:
+      return fill_rope_table(stage, window, begin, end);
+    case StageKind::kLoadRows:
+      return load_rows(stage, window, begin, end);
+    case StageKind::kStoreRows:
+      return store_rows(stage, window, begin, end);
+    case StageKind::kEmbed:
+      for (int32_t t = begin; t < end; ++t) {
+        linear_->unpack_row(*stage.table, batch.token_ids[window.begin + t], stage.number, out(t));
+      }
+      return;
+    case StageKind::kRmsNorm:
+      for (int32_t t = begin; t < end; ++t) {
+        step_->rms_norm(in(t), stage.weight, stage.in.width / stage.group_size, stage.group_size, stage.number, out(t));
+      }
+      return;
+    case StageKind::kRope: {
+      const RopeSpec& spec = ropes_[stage.spec];
+      for (int32_t t = begin; t < end; ++t) {
+        step_->rope(in(t), in2(t), in2(t) + spec.num_dims, spec.order, stage.in.width / spec.head_dim, spec.head_dim,
+                    spec.num_dims, out(t));
+      }
+      return;
+    }
+    case StageKind::kGated:
+      for (int32_t t = begin; t < end; ++t) {
+        step_->gated(stage.activation, in(t), in2(t), stage.out.width, out(t));
+      }
+      return;
+    case StageKind::kAdd:
+      for (int32_t t = begin; t < end; ++t) step_->add(in(t), in2(t), stage.out.width, out(t));
+      return;
+    case StageKind::kSoftcap:
+      for (int32_t t = begin; t < end; ++t) step_->softcap(in(t), stage.number, stage.out.width, out(t));
+      return;
+    case StageKind::kQuantize:
+      linear_->quantize(in(0), stage.in.stride, window.count, stage.in.width, begin / kTileTokens,
+                        begin / kTileTokens + 1, acts_.data());
+      return;
+    case StageKind::kWriteKv: {
+      const KVLayer layer = kv_.layer(attentions_[stage.spec].layer);
+      for (int32_t t = begin; t < end; ++t) step_->write_kv(layer, in(t), in2(t), batch.slots[window.begin + t]);
+      return;
+    }
+    case StageKind::kMultiply:
+    case StageKind::kAttend:
+      return;  // shared otherwise
+  }
+}
+
+// Angles in double: at position 131,072 a float angle would be off by 0.004.
+void Executor::fill_rope_table(const Stage& stage, const Window& window, int32_t begin, int32_t end) {
+  const RopeSpec& spec = ropes_[stage.spec];
+  const int32_t half = spec.num_dims / 2;
+  for (int32_t t = begin; t < end; ++t) {
+    float* cos = window.workspace + stage.out.offset + t * stage.out.stride;
+    float* sin = cos + spec.num_dims;
+    const double position = now_.batch->positions[window.begin + t];
+    for (int32_t i = 0; i < half; ++i) {
+      const int32_t first = spec.order == RopeOrder::kNeox ? i : 2 * i;
+      const int32_t second = spec.order == RopeOrder::kNeox ? i + half : 2 * i + 1;
+      const double angle = position * spec.frequencies[i];
+      cos[first] = cos[second] = static_cast<float>(std::cos(angle));
+      sin[second] = static_cast<float>(std::sin(angle));
+      sin[first] = -sin[second];
+    }
+  }
+}
+
+void Executor::load_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end) {
+  const size_t stride = kept_stride(hidden_size_);
+  for (int32_t t = begin; t < end; ++t) {
+    std::memcpy(window.workspace + stage.out.offset + t * stage.out.stride,
+                kept_rows_.as<float>() + (window.begin + t) * stride, hidden_size_ * sizeof(float));
+  }
+}
+
+// Keeps the hidden rows whose logits are wanted.
+void Executor::store_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end) {
+  const auto rows = now_.batch->output_rows;
+  const size_t stride = kept_stride(hidden_size_);
+  auto row = std::lower_bound(rows.begin(), rows.end(), window.begin + begin);
+  for (; row != rows.end() && *row < window.begin + end; ++row) {
+    std::memcpy(kept_rows_.as<float>() + (row - rows.begin()) * stride,
+                window.workspace + stage.in.offset + (*row - window.begin) * stage.in.stride,
+                hidden_size_ * sizeof(float));
+  }
+}
+
+void Executor::run_multiply(const Stage& stage, const Window& window, const Member& member) {
+  const float* x = window.workspace + stage.in.offset;
+  int32_t before = 0;
+  for (const Product& product : stage.products) {
+    const int32_t num_panels = product.matrix->num_panels;
+    const int32_t begin = std::clamp(stage.splits[member.index] - before, 0, num_panels);
+    const int32_t end = std::clamp(stage.splits[member.index + 1] - before, 0, num_panels);
+    before += num_panels;
+    if (begin == end) continue;
+    float* out = window.workspace + product.out.offset;
+    linear_->multiply(*product.matrix, acts_.data(), x, stage.in.stride, window.count, begin, end, out,
+                      product.out.stride, member.multiply_scratch);
+    if (product.bias == nullptr) continue;
+    const int32_t first = begin * kPanelRows, count = std::min(end * kPanelRows, product.matrix->rows) - first;
+    for (int32_t t = 0; t < window.count; ++t) {
+      float* row = out + t * product.out.stride + first;
+      step_->add(row, product.bias + first, count, row);
+    }
+  }
+}
+
+}  // namespace octavo

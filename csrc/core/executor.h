@@ -1,0 +1,125 @@
+// Runs a Program over batches: one call a step, all threads from the first token stage to the sampled tokens.
+//
+// Between start and end of execute() nothing is allocated and nothing thrown; all sizes come from the Program. Long
+// prefills go through the body in chunks, so that activations stay in the cache: kernels are row-invariant and
+// attention reads the KV pool only, hence results do not change.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/batch.h"
+#include "core/kv_pool.h"
+#include "core/plan.h"
+#include "core/program.h"
+#include "core/sampler.h"
+#include "core/thread_pool.h"
+#include "core/weight_store.h"
+#include "kernels/table.h"
+
+namespace octavo {
+
+// What a backend shares between its executors: threads, kernels, weights.
+struct Runtime {
+  Runtime(int num_threads, const KernelTable* chosen) : table(chosen), pool(num_threads) {}
+  const KernelTable* const table;
+  ThreadPool pool;
+  WeightStore weights;
+};
+
+class Executor {
+ public:
+  // Token stages take tiles of 8: 16 tiles a chunk divide evenly over 2, 4, 8 or 16 threads.
+  static constexpr int32_t kChunkTokens = 128;
+  static constexpr int32_t kSlabRows = 32;  // rows of logits held at once
+  static constexpr int32_t kQueryTokens = 8;  // query tokens that share K and V loads
+  // With fewer attention items than this per thread, contexts are split over threads: tiles of at most 16 query rows.
+  static constexpr int kItemsPerThread = 4;
+  static constexpr int32_t kSplitRows = 16;
+
+  static Status create(std::shared_ptr<Runtime> runtime, const Program& program, const KVShape& kv_shape,
+                       int32_t num_blocks, int32_t max_batched_tokens, std::unique_ptr<Executor>* out);
+
+  Status execute(const BatchView& batch, const SampleView& sample, const ResultView& result);
+  KVPool& kv() { return kv_; }
+  const Runtime& runtime() const { return *runtime_; }
+
+ private:
+  // Consecutive tokens of one request within a chunk.
+  struct AttentionTile {
+    int32_t first_token;  // in the chunk
+    int32_t num_tokens;
+    int32_t first_position;
+    const int32_t* block_table;
+  };
+  // The context tiles [first, last) that a query tile sees in one layer.
+  struct ContextRange {
+    int32_t first, last;
+  };
+  struct Step {
+    const BatchView* batch;
+    const SampleView* sample;
+    const ResultView* result;
+  };
+  // The tokens, or kept rows, a plan runs over: [begin, begin + count).
+  struct Window {
+    int32_t begin, count;
+    float* workspace;
+  };
+  // One thread's position in the step, and its memory.
+  struct Member {
+    int index = 0;
+    int num_attends = 0;
+    std::byte* multiply_scratch = nullptr;
+    float* states = nullptr;
+    float* partials = nullptr;
+    float* scores = nullptr;
+  };
+
+  explicit Executor(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+  Status allocate();
+
+  void run_step(Member& member);
+  void make_attention_tiles(int32_t begin, int32_t count);
+  void run_plan(const Plan& plan, const Window& window, Member& member);
+  void run_token_stage(const Stage& stage, const Window& window, int32_t begin, int32_t end);
+  void fill_rope_table(const Stage& stage, const Window& window, int32_t begin, int32_t end);
+  void load_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end);
+  void store_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end);
+  void run_multiply(const Stage& stage, const Window& window, const Member& member);
+  void run_attend(const Stage& stage, const Window& window, Member& member);
+  void attend_whole(const Stage& stage, const Window& window, std::atomic<int>& next, const Member& member);
+  void attend_split(const Stage& stage, const Window& window, std::atomic<int>& next, const Member& member);
+  bool is_split(const AttentionSpec& spec) const;
+  QueryTile query_tile(const Stage& stage, const Window& window, const AttentionTile& tile) const;
+  static ContextRange context_range(const AttentionShape& shape, const AttentionTile& tile);
+  void reset_states(float* states, int32_t num_rows, int32_t head_dim) const;
+  void finish_rows(const Stage& stage, const Window& window, const AttentionTile& tile, int32_t kv_head,
+                   const float* states) const;
+
+  std::shared_ptr<Runtime> runtime_;
+  const LinearKernels* linear_ = nullptr;
+  const StepKernels* step_ = nullptr;
+  KVPool kv_;
+  StepLimits limits_{};
+  int32_t hidden_size_ = 0;
+  std::vector<RopeSpec> ropes_;
+  std::vector<AttentionSpec> attentions_;
+  Plan body_, head_;
+  Sampler sampler_;
+
+  Mapping body_workspace_, head_workspace_, kept_rows_, acts_, split_partials_;
+  std::vector<Mapping> member_memory_;
+  std::vector<Member> members_;
+  std::vector<AttentionTile> tiles_;  // of the current chunk
+  int32_t num_tiles_ = 0;
+  int32_t max_tile_tokens_ = 0;
+  std::atomic<int> next_item_[2] = {0, 0};  // of this attend stage, and of the one after
+  Step now_{};
+};
+
+}  // namespace octavo

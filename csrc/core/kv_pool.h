@@ -1,0 +1,45 @@
+// The memory of the KV cache: blocks of octavo.kv_layout.KVLayout.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "core/arena.h"
+#include "kernels/step_table.h"
+
+namespace octavo {
+
+struct KVShape {
+  int32_t num_layers, num_kv_heads, head_dim;
+  KVType type;
+
+  size_t layer_bytes() const {
+    return size_t{2} * num_kv_heads * head_dim * kBlockSize * static_cast<size_t>(type);
+  }
+  size_t block_bytes() const { return num_layers * layer_bytes(); }
+};
+
+class KVPool {
+ public:
+  // Memory is reserved here and touched on first use.
+  static Status create(const KVShape& shape, int32_t num_blocks, KVPool* out);
+
+  KVLayer layer(int32_t index) const {
+    return {memory_.data(),      shape_.block_bytes(), index * shape_.layer_bytes(),
+            shape_.num_kv_heads, shape_.head_dim,      shape_.type};
+  }
+  const KVShape& shape() const { return shape_; }
+  int32_t num_blocks() const { return num_blocks_; }
+
+  // Copies whole blocks (source, destination), in order.
+  Status copy(std::span<const std::pair<int32_t, int32_t>> pairs);
+  void fill(float value);
+
+ private:
+  KVShape shape_{};
+  int32_t num_blocks_ = 0;
+  Mapping memory_;
+};
+
+}  // namespace octavo

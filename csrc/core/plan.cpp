@@ -1,0 +1,221 @@
+#include "core/plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/arena.h"
+
+namespace octavo {
+namespace {
+
+// Rows start on a cache line, and one line apart from a power of two: columns of equal sets would evict each other.
+size_t stride_of(int32_t width) { return round_up(width, 16) + 16; }
+
+// Buffers by stride, given back and reused. Only among equal strides: between barriers a thread may be some token
+// stages ahead, and rows of one token must not overlap rows of another thread's token.
+class BufferPool {
+ public:
+  BufferPool(int32_t max_tokens, size_t* total) : max_tokens_(max_tokens), total_(total) {}
+
+  Buffer take(int32_t width) {
+    const size_t stride = stride_of(width);
+    std::vector<size_t>& free = free_[stride];
+    if (!free.empty()) {
+      const size_t offset = free.back();
+      free.pop_back();
+      return {offset, stride, width};
+    }
+    const size_t offset = *total_;
+    *total_ += max_tokens_ * stride;
+    return {offset, stride, width};
+  }
+  void give(const Buffer& buffer) { free_[buffer.stride].push_back(buffer.offset); }
+
+ private:
+  const size_t max_tokens_;
+  size_t* total_;
+  std::map<size_t, std::vector<size_t>> free_;
+};
+
+// Ops in the order they run. Linears that read one value form a group, run at the place of the first.
+std::vector<std::vector<const Op*>> group_ops(const Function& function) {
+  std::vector<std::vector<const Op*>> groups;
+  std::map<ValueId, size_t> linear_group;
+  for (const Op& op : function.ops) {
+    if (op.kind == OpKind::kLinear) {
+      const auto [found, is_new] = linear_group.try_emplace(op.in[0], groups.size());
+      if (!is_new) {
+        groups[found->second].push_back(&op);
+        continue;
+      }
+    }
+    groups.push_back({&op});
+  }
+  return groups;
+}
+
+// Cuts the panels of all products in a row into shares of about equal bytes.
+std::vector<int32_t> split_panels(const std::vector<Product>& products, int num_threads) {
+  size_t total = 0;
+  for (const Product& p : products) total += p.matrix->num_panels * p.matrix->panel_bytes;
+  std::vector<int32_t> splits{0};
+  size_t bytes = 0;
+  int32_t panel = 0;
+  for (const Product& p : products) {
+    for (int32_t i = 0; i < p.matrix->num_panels; ++i, ++panel, bytes += p.matrix->panel_bytes) {
+      while (static_cast<int>(splits.size()) < num_threads && bytes >= total * splits.size() / num_threads) {
+        splits.push_back(panel);
+      }
+    }
+  }
+  while (static_cast<int>(splits.size()) <= num_threads) splits.push_back(panel);
+  return splits;
+}
+
+class Planner {
+ public:
+  Planner(const Program& program, const WeightStore& weights, bool is_head, int32_t max_tokens, int num_threads)
+      : program_(program),
+        weights_(weights),
+        function_(is_head ? program.head() : program.body()),
+        num_threads_(num_threads),
+        pool_(max_tokens, &plan_.workspace_floats),
+        buffers_(function_.widths.size()),
+        last_use_(function_.widths.size(), -1) {}
+
+  Plan make() {
+    const auto groups = group_ops(function_);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      for (const Op* op : groups[g]) {
+        for (ValueId id : op->in) {
+          if (id >= 0) last_use_[id] = static_cast<int>(g);
+        }
+      }
+    }
+    last_use_[function_.output] = static_cast<int>(groups.size());
+    add_inputs();
+    for (size_t g = 0; g < groups.size(); ++g) add_group(groups[g], static_cast<int>(g));
+    plan_.output = buffers_[function_.output];
+    if (function_.input < 0) plan_.stages.push_back({.kind = StageKind::kStoreRows, .in = plan_.output});
+    return std::move(plan_);
+  }
+
+ private:
+  void add_inputs() {
+    if (function_.input >= 0) {
+      buffers_[function_.input] = pool_.take(function_.widths[function_.input]);
+      plan_.stages.push_back({.kind = StageKind::kLoadRows, .out = buffers_[function_.input]});
+      return;
+    }
+    for (size_t i = 0; i < program_.ropes().size(); ++i) {
+      plan_.rope_tables.push_back(pool_.take(2 * program_.ropes()[i].num_dims));
+      plan_.stages.push_back(
+          {.kind = StageKind::kRopeTable, .out = plan_.rope_tables[i], .spec = static_cast<int32_t>(i)});
+    }
+  }
+
+  void add_group(const std::vector<const Op*>& group, int index) {
+    const Op& op = *group.front();
+    if (op.kind == OpKind::kLinear) {
+      add_products(group);
+      release(op, index);
+    } else if (op.kind == OpKind::kAttention) {
+      add_attention(op);
+      release(op, index);
+    } else {
+      // Elementwise: the output may take over an input that ends here.
+      const Buffer in = op.in[0] >= 0 ? buffers_[op.in[0]] : Buffer{};
+      const Buffer in2 = op.in[1] >= 0 ? buffers_[op.in[1]] : Buffer{};
+      release(op, index);
+      buffers_[op.out] = pool_.take(function_.widths[op.out]);
+      add_elementwise(op, in, in2);
+    }
+    for (const Op* each : group) {
+      if (last_use_[each->out] < 0) pool_.give(buffers_[each->out]);  // nobody reads it
+    }
+  }
+
+  void release(const Op& op, int index) {
+    for (int i = 0; i < 3; ++i) {
+      const ValueId id = op.in[i];
+      const bool is_repeated = (i > 0 && id == op.in[0]) || (i > 1 && id == op.in[1]);
+      if (id >= 0 && !is_repeated && last_use_[id] == index) pool_.give(buffers_[id]);
+    }
+  }
+
+  void add_products(const std::vector<const Op*>& group) {
+    Stage stage{.kind = StageKind::kMultiply, .in = buffers_[group.front()->in[0]]};
+    bool is_quantized = false;
+    for (const Op* op : group) {
+      const PackedMatrix& matrix = weights_.matrix(op->matrix);
+      is_quantized |= matrix.format != WeightFormat::F32 && matrix.format != WeightFormat::F16;
+      buffers_[op->out] = pool_.take(matrix.rows);
+      stage.products.push_back(
+          {&matrix, op->vector >= 0 ? weights_.vector(op->vector).data : nullptr, buffers_[op->out]});
+    }
+    plan_.max_cols = std::max(plan_.max_cols, stage.in.width);
+    if (is_quantized) {
+      plan_.max_quantized_cols = std::max(plan_.max_quantized_cols, stage.in.width);
+      plan_.stages.push_back({.kind = StageKind::kQuantize, .in = stage.in});
+    }
+    stage.splits = split_panels(stage.products, num_threads_);
+    plan_.stages.push_back(std::move(stage));
+  }
+
+  void add_attention(const Op& op) {
+    plan_.stages.push_back(
+        {.kind = StageKind::kWriteKv, .in = buffers_[op.in[1]], .in2 = buffers_[op.in[2]], .spec = op.spec});
+    buffers_[op.out] = pool_.take(function_.widths[op.out]);
+    plan_.stages.push_back(
+        {.kind = StageKind::kAttend, .in = buffers_[op.in[0]], .out = buffers_[op.out], .spec = op.spec});
+  }
+
+  void add_elementwise(const Op& op, const Buffer& in, const Buffer& in2) {
+    Stage stage{.kind = StageKind::kAdd, .in = in, .in2 = in2, .out = buffers_[op.out], .spec = op.spec};
+    stage.number = op.number;
+    stage.activation = op.activation;
+    switch (op.kind) {
+      case OpKind::kEmbed:
+        stage.kind = StageKind::kEmbed;
+        stage.table = &weights_.matrix(op.matrix);
+        break;
+      case OpKind::kRmsNorm:
+        stage.kind = StageKind::kRmsNorm;
+        stage.weight = weights_.vector(op.vector).data;
+        stage.group_size = weights_.vector(op.vector).size;
+        break;
+      case OpKind::kRope:
+        stage.kind = StageKind::kRope;
+        stage.in2 = plan_.rope_tables[op.spec];
+        break;
+      case OpKind::kGated:
+        stage.kind = StageKind::kGated;
+        break;
+      case OpKind::kSoftcap:
+        stage.kind = StageKind::kSoftcap;
+        break;
+      case OpKind::kAdd:
+      case OpKind::kLinear:
+      case OpKind::kAttention:
+        break;
+    }
+    plan_.stages.push_back(std::move(stage));
+  }
+
+  const Program& program_;
+  const WeightStore& weights_;
+  const Function& function_;
+  const int num_threads_;
+  Plan plan_;
+  BufferPool pool_;
+  std::vector<Buffer> buffers_;  // by value id
+  std::vector<int> last_use_;    // index of the last group that reads a value; -1: none
+};
+
+}  // namespace
+
+Plan make_plan(const Program& program, const WeightStore& weights, bool is_head, int32_t max_tokens, int num_threads) {
+  return Planner(program, weights, is_head, max_tokens, num_threads).make();
+}
+
+}  // namespace octavo

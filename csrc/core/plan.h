@@ -1,0 +1,75 @@
+// A recorded function turned into what the threads execute: stages over buffers of one workspace.
+//
+// A stage shares its work by tokens (tiles of 8, the same share in every such stage), by panels of output rows, or by
+// query tile and kv head. Consecutive token stages need no barrier: a thread reads only tokens it wrote itself. Around
+// every other stage all threads wait for each other.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/program.h"
+#include "kernels/linear_table.h"
+
+namespace octavo {
+
+enum class StageKind : int32_t {
+  // shared by tokens
+  kRopeTable,
+  kLoadRows,
+  kEmbed,
+  kRmsNorm,
+  kRope,
+  kGated,
+  kAdd,
+  kSoftcap,
+  kQuantize,
+  kWriteKv,
+  kStoreRows,
+  // shared otherwise
+  kMultiply,
+  kAttend,
+};
+
+constexpr bool is_token_stage(StageKind kind) { return kind < StageKind::kMultiply; }
+
+// Rows of one value: token t at workspace + offset + t * stride (floats).
+struct Buffer {
+  size_t offset = 0;
+  size_t stride = 0;
+  int32_t width = 0;
+};
+
+// One matrix of a multiply stage.
+struct Product {
+  const PackedMatrix* matrix;
+  const float* bias;  // or null
+  Buffer out;
+};
+
+struct Stage {
+  StageKind kind;
+  Buffer in{}, in2{}, out{};
+  const PackedMatrix* table = nullptr;  // kEmbed
+  const float* weight = nullptr;        // kRmsNorm
+  int32_t group_size = 0;               // kRmsNorm
+  int32_t spec = -1;                    // kRope, kRopeTable, kWriteKv, kAttend
+  float number = 0.0f;
+  Activation activation = Activation::kSilu;
+  std::vector<Product> products{};  // kMultiply: all read `in`, quantised once
+  std::vector<int32_t> splits{};    // kMultiply: thread i has panels [splits[i], splits[i + 1]) of all products
+};
+
+struct Plan {
+  std::vector<Stage> stages;
+  Buffer output;
+  size_t workspace_floats = 0;
+  int32_t max_quantized_cols = 0;
+  int32_t max_cols = 0;
+  std::vector<Buffer> rope_tables;  // by rope spec: cos [num_dims], then sin [num_dims]
+};
+
+// Plans for up to max_tokens tokens (or rows) at a time. `is_head`: reads kept rows instead of tokens.
+Plan make_plan(const Program& program, const WeightStore& weights, bool is_head, int32_t max_tokens, int num_threads);
+
+}  // namespace octavo

@@ -1,0 +1,81 @@
+#include "core/thread_pool.h"
+
+#include "core/float_mode.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace octavo {
+namespace {
+
+// About 35 us: longer than any op waits when the cores are ours, short enough not to starve others when they are not.
+constexpr int kSpins = 2000;
+
+inline void relax() {
+#if defined(__SSE2__)
+  _mm_pause();
+#endif
+}
+
+// Returns when `value` is no longer `old`.
+void await_change(const std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    relax();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
+  threads_.reserve(num_threads - 1);
+  for (int member = 1; member < num_threads; ++member) {
+    threads_.emplace_back([this, member] { work(member); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  is_stopping_.store(true, std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::run(Task task, void* context) {
+  const std::lock_guard lock(turn_);
+  const FlushSubnormals mode;
+  task_ = task;
+  context_ = context;
+  if (num_threads_ > 1) {
+    epoch_.fetch_add(1, std::memory_order_release);
+    epoch_.notify_all();
+  }
+  task(context, 0);
+  barrier();
+}
+
+void ThreadPool::barrier() {
+  if (num_threads_ == 1) return;
+  const uint32_t generation = generation_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    generation_.store(generation + 1, std::memory_order_release);
+    generation_.notify_all();
+  } else {
+    await_change(generation_, generation);
+  }
+}
+
+void ThreadPool::work(int member) {
+  const FlushSubnormals mode;
+  for (uint32_t seen = 0;; ++seen) {
+    await_change(epoch_, seen);
+    if (is_stopping_.load(std::memory_order_relaxed)) return;
+    task_(context_, member);
+    barrier();
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,55 @@
+// A fixed team of threads that runs one task at a time, all members in step.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/arena.h"
+
+namespace octavo {
+
+class ThreadPool {
+ public:
+  // The caller of run() is member 0; num_threads - 1 threads are started.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return num_threads_; }
+
+  // Runs task(context, member) on every member and returns when all have ended. Callers on several threads take turns.
+  using Task = void (*)(void* context, int member);
+  void run(Task task, void* context);
+
+  // Inside a task: waits until every member is here. Spins briefly, then sleeps.
+  void barrier();
+
+ private:
+  void work(int member);
+
+  const int num_threads_;
+  std::mutex turn_;
+  std::vector<std::thread> threads_;
+  Task task_ = nullptr;
+  void* context_ = nullptr;
+  // Apart from each other: the barrier's counter is written while its generation is polled.
+  alignas(kCacheLine) std::atomic<uint32_t> epoch_{0};  // one more for each task
+  alignas(kCacheLine) std::atomic<int> arrived_{0};
+  alignas(kCacheLine) std::atomic<uint32_t> generation_{0};
+  std::atomic<bool> is_stopping_{false};
+};
+
+// The part [begin, end) of `count` items that belongs to a member: contiguous, sizes differ by at most one.
+struct Share {
+  int begin, end;
+};
+constexpr Share share_of(int count, int member, int num_members) {
+  return {static_cast<int>(static_cast<int64_t>(count) * member / num_members),
+          static_cast<int>(static_cast<int64_t>(count) * (member + 1) / num_members)};
+}
+
+}  // namespace octavo

@@ -1,0 +1,53 @@
+// F32 and F16 panels times float activations. One accumulator for even and one for odd k keep two fma chains a token
+// in flight, whatever the tile width.
+#pragma once
+
+#include "kernels/avx512_vnni/linear_tile.h"
+
+namespace octavo::avx512_vnni {
+namespace {
+
+OCTAVO_INLINE __m512 load_row_of_k(const float* panel, int32_t k) {
+  return _mm512_load_ps(panel + static_cast<size_t>(k) * kPanelRows);
+}
+OCTAVO_INLINE __m512 load_row_of_k(const uint16_t* panel, int32_t k) {
+  return load_f16(panel + static_cast<size_t>(k) * kPanelRows);
+}
+
+template <int... T>
+OCTAVO_INLINE void add_column(Ints<T...>, __m512 weights, const float* const (&x)[sizeof...(T)], int32_t k,
+                              __m512 (&acc)[sizeof...(T)]) {
+  ((acc[T] = _mm512_fmadd_ps(weights, _mm512_set1_ps(x[T][k]), acc[T])), ...);
+}
+
+template <class T>
+struct FloatPanel {
+  const T* weights;
+  int32_t cols;
+};
+
+template <class Weight, int... T>
+OCTAVO_INLINE void multiply_float_tokens(Ints<T...> tokens, FloatPanel<Weight> panel, const float* x, size_t x_stride,
+                                         const TileOut& tile) {
+  // Tokens past the tile's last are computed from the last one's values and not stored.
+  const float* const rows[] = {x + (T < tile.tokens ? T : tile.tokens - 1) * x_stride...};
+  __m512 even[sizeof...(T)] = {((void)T, _mm512_setzero_ps())...};
+  __m512 odd[sizeof...(T)] = {((void)T, _mm512_setzero_ps())...};
+  int32_t k = 0;
+  for (; k + 2 <= panel.cols; k += 2) {
+    constexpr size_t kBytes = 2 * kPanelRows * sizeof(Weight);
+    prefetch_weights<sizeof...(T), kBytes>(panel.weights + static_cast<size_t>(k) * kPanelRows);
+    add_column(tokens, load_row_of_k(panel.weights, k), rows, k, even);
+    add_column(tokens, load_row_of_k(panel.weights, k + 1), rows, k + 1, odd);
+  }
+  if (k < panel.cols) add_column(tokens, load_row_of_k(panel.weights, k), rows, k, even);
+  (store_token(tile, T, _mm512_add_ps(even[T], odd[T])), ...);
+}
+
+template <class Weight, int Tokens>
+[[gnu::noinline]] void multiply_float_tile(FloatPanel<Weight> panel, const float* x, size_t x_stride, TileOut tile) {
+  multiply_float_tokens(typename FirstInts<Tokens>::type{}, panel, x, x_stride, tile);
+}
+
+}  // namespace
+}  // namespace octavo::avx512_vnni

@@ -1,0 +1,120 @@
+// Where a tile kernel takes its codes and scales from: a packed record, or one unpacked to bytes and floats beforehand.
+//
+// A source gives, for block 0 or 1 of a record: code<Group>() as unsigned bytes (lane r: 4 consecutive k of row r),
+// d<Half>() and m() as floats of the 16 rows. kIsStreamed: its records come from memory, not from the
+// cache.
+#pragma once
+
+#include "kernels/avx512_vnni/intrinsics.h"
+
+#include "kernels/generic/packed_codes.h"
+
+namespace octavo::avx512_vnni {
+namespace {
+
+#define OCTAVO_INLINE [[gnu::always_inline]] inline
+
+OCTAVO_INLINE __m512i load_group(const uint8_t* lanes) { return _mm512_load_si512(lanes); }
+
+OCTAVO_INLINE __m512 load_f16(const uint16_t* halves) {
+  return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves)));
+}
+
+template <int Group>
+OCTAVO_INLINE __m512i nibbles(const uint8_t (&groups)[4][64]) {
+  const __m512i both = load_group(groups[Group % 4]);
+  return _mm512_and_si512(Group < 4 ? both : _mm512_srli_epi32(both, 4), _mm512_set1_epi8(0x0f));
+}
+
+// (plane & mask) | low. Neighbouring bytes may have been shifted into the plane; the mask drops them.
+OCTAVO_INLINE __m512i merge(__m512i low, __m512i plane, int8_t mask) {
+  return _mm512_ternarylogic_epi32(low, plane, _mm512_set1_epi8(mask), 0xf8);
+}
+
+template <int Left>
+OCTAVO_INLINE __m512i shift(__m512i lanes) {
+  if constexpr (Left > 0) return _mm512_slli_epi32(lanes, Left);
+  if constexpr (Left < 0) return _mm512_srli_epi32(lanes, -Left);
+  return lanes;
+}
+
+template <class CodesOfFormat>
+struct PackedScales {
+  using Codes = CodesOfFormat;
+  using Record = typename Codes::Record;
+  static constexpr bool kIsStreamed = true;
+
+  template <int Half>
+  OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
+    return load_f16(Codes::d(record, block, Half));
+  }
+  OCTAVO_INLINE static __m512 m(const Record& record, int32_t block) {
+    return load_f16(Codes::m(record, block));
+  }
+};
+
+struct SourceQ4_0 : PackedScales<CodesQ4_0> {
+  template <int Group>
+  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
+    return nibbles<Group>(record.codes[block]);
+  }
+};
+
+struct SourceQ4_1 : PackedScales<CodesQ4_1> {
+  template <int Group>
+  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
+    return nibbles<Group>(record.codes[block]);
+  }
+};
+
+struct SourceQ5_0 : PackedScales<CodesQ5_0> {
+  template <int Group>
+  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
+    const __m512i plane = shift<4 - Group>(load_group(record.fifth[block]));
+    return merge(nibbles<Group>(record.nibbles[block]), plane, 0x10);
+  }
+};
+
+struct SourceQ6_K : PackedScales<CodesQ6_K> {
+  template <int Group>
+  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
+    const __m512i plane = shift<4 - Group % 4 * 2>(load_group(record.upper[block][Group / 4]));
+    return merge(nibbles<Group>(record.nibbles[block]), plane, 0x30);
+  }
+};
+
+struct SourceQ8_0 : PackedScales<CodesQ8_0> {
+  template <int Group>
+  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
+    return load_group(record.codes[block][Group]);
+  }
+};
+
+// A record unpacked once for many tokens. For a format with one scale per block, d[block][1] holds the minima.
+struct UnpackedRecord {
+  uint8_t codes[2][8][64];
+  float d[2][2][16];
+};
+static_assert(sizeof(UnpackedRecord) == 1280);
+
+template <class CodesOfFormat>
+struct SourceUnpacked {
+  using Codes = CodesOfFormat;
+  using Record = UnpackedRecord;
+  static constexpr bool kIsStreamed = false;
+
+  template <int Group>
+  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
+    return load_group(record.codes[block][Group]);
+  }
+  template <int Half>
+  OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
+    return _mm512_load_ps(record.d[block][Half]);
+  }
+  OCTAVO_INLINE static __m512 m(const Record& record, int32_t block) {
+    return _mm512_load_ps(record.d[block][1]);
+  }
+};
+
+}  // namespace
+}  // namespace octavo::avx512_vnni

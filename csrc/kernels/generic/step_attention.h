@@ -1,0 +1,321 @@
+// Included inside `namespace octavo::<isa> { namespace {` after step_math.h: no include, no namespace here.
+// Paged attention of one kv head over one context tile of 128 positions, for the query rows that share the head.
+//
+//   scores[row][position] = q[row] . K       one lane per position: a K block is [head_dim][16 positions]
+//   partial[row] = max, sum of exp(score - max), accumulator = sum of exp(score - max) * V[position]
+//
+// Every score has one accumulator that runs over the channels in order, every output channel one that runs over the
+// row's visible positions in order: sharing K and V loads between rows changes no bit. Positions a row may not see are
+// never multiplied: their memory may hold NaN.
+
+constexpr int32_t kRowsAtOnce = 6;
+constexpr int32_t kBlocksPerTile = kContextTile / kBlockSize;
+
+// The part of a context tile that one row sees, in positions relative to the tile's first.
+struct Span {
+  int32_t begin, end;
+};
+
+template <typename Element>
+struct TileBlocks {
+  const Element* keys[kBlocksPerTile + 4];  // with room for what the prefetch looks ahead
+  const Element* values[kBlocksPerTile];
+  int32_t first, last;  // blocks in use: [first, last)
+};
+
+// Scores of kRows rows against kBlocks blocks. q: one pointer per row; scores: rows 128 apart.
+template <typename Element, int kRows, int kBlocks, bool kPrefetch>
+inline void score_blocks(const float* const* q, const AttentionShape& shape, const Element* const* keys,
+                         float* scores) {
+  Vec sums[kRows][kBlocks];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int b = 0; b < kBlocks; ++b) sums[r][b] = zero();
+  }
+  for (int32_t d = 0; d < shape.head_dim; ++d) {
+    Vec k[kBlocks];
+#pragma GCC unroll 8
+    for (int b = 0; b < kBlocks; ++b) {
+      k[b] = load_kv(keys[b] + d * kBlockSize);
+      if constexpr (kPrefetch) {
+        // Keys and values of a later block lie in one run: one or two cache lines of it per channel.
+        prefetch(keys[b + kBlocks] + d * 2 * kBlockSize);
+        if constexpr (sizeof(Element) == 4) prefetch(keys[b + kBlocks] + d * 2 * kBlockSize + kBlockSize);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vec channel = splat(q[r][d]);
+#pragma GCC unroll 8
+      for (int b = 0; b < kBlocks; ++b) sums[r][b] = fma(channel, k[b], sums[r][b]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int b = 0; b < kBlocks; ++b) {
+      Vec s = mul(sums[r][b], splat(shape.scale));
+      if (shape.softcap != 0.0f) s = capped(s, shape.softcap);
+      store(scores + r * kContextTile + b * kBlockSize, s);
+    }
+  }
+}
+
+template <typename Element, int kRows, bool kPrefetch>
+inline void score_tile(const float* const* q, const AttentionShape& shape, const TileBlocks<Element>& blocks,
+                       float* scores) {
+  constexpr int kAtOnce = kRows <= 2 ? 4 : 2;  // enough chains to hide the latency of a multiply-add
+  int32_t b = blocks.first;
+  for (; b + kAtOnce <= blocks.last; b += kAtOnce) {
+    score_blocks<Element, kRows, kAtOnce, kPrefetch>(q, shape, blocks.keys + b, scores + b * kBlockSize);
+  }
+  for (; b < blocks.last; ++b) {
+    score_blocks<Element, kRows, 1, kPrefetch>(q, shape, blocks.keys + b, scores + b * kBlockSize);
+  }
+}
+
+// Turns one row's scores into exp(score - max), 0 outside its span.
+inline void weigh_row(float* scores, Span span, float* partial) {
+  const Vec bottom = splat(kMinusInfinity);
+  const int32_t first = span.begin / kBlockSize, last = (span.end + kBlockSize - 1) / kBlockSize;
+  Vec highest = bottom;
+  for (int32_t b = first; b < last; ++b) {
+    const int32_t from = span.begin - b * kBlockSize, to = span.end - b * kBlockSize;
+    Mask seen = to >= kBlockSize ? 0xffffu : lane_mask(to);
+    if (from > 0) seen &= ~lane_mask(from);
+    const Vec s = select(seen, load(scores + b * kBlockSize), bottom);
+    store(scores + b * kBlockSize, s);
+    highest = max(s, highest);
+  }
+  partial[0] = reduce_max(highest);
+  const Vec shift = splat(partial[0]);
+  Vec sum = zero();
+  for (int32_t b = first; b < last; ++b) {
+    const Vec weight = exponential(sub(load(scores + b * kBlockSize), shift));
+    store(scores + b * kBlockSize, weight);
+    sum = add(sum, weight);
+  }
+  partial[1] = reduce_add(sum);
+}
+
+// accumulator[row][channel .. + 16 kChunks) += weights[row][t] * V[t] for t in span, in order. tail: lanes of a chunk.
+template <typename Element, int kRows, int kChunks>
+inline void accumulate_channels(const float* weights, const Element* const* values, Span span, int32_t head_dim,
+                                int32_t channel, int32_t tail, float* accumulators, size_t stride) {
+  Vec sums[kRows][kChunks];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kChunks; ++c) sums[r][c] = load(accumulators + r * stride + channel + c * 16);
+  }
+  for (int32_t t = span.begin; t < span.end;) {
+    const int32_t block = t / kBlockSize;
+    const int32_t end = span.end < (block + 1) * kBlockSize ? span.end : (block + 1) * kBlockSize;
+    const Element* v = values[block] + static_cast<size_t>(t % kBlockSize) * head_dim + channel;
+    for (; t < end; ++t, v += head_dim) {
+      Vec chunk[kChunks];
+      if (kChunks == 1 && tail != 16) {
+        chunk[0] = load_kv_part(v, tail);
+      } else {
+#pragma GCC unroll 8
+        for (int c = 0; c < kChunks; ++c) chunk[c] = load_kv(v + c * 16);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const Vec weight = splat(weights[r * kContextTile + t]);
+#pragma GCC unroll 8
+        for (int c = 0; c < kChunks; ++c) sums[r][c] = fma(weight, chunk[c], sums[r][c]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < kChunks; ++c) store(accumulators + r * stride + channel + c * 16, sums[r][c]);
+  }
+}
+
+template <typename Element, int kRows>
+inline void accumulate(const float* weights, const Element* const* values, Span span, int32_t head_dim,
+                       float* accumulators, size_t stride) {
+  if (span.begin >= span.end) return;
+  int32_t channel = 0;
+  for (; channel + 64 <= head_dim; channel += 64) {
+    accumulate_channels<Element, kRows, 4>(weights, values, span, head_dim, channel, 16, accumulators, stride);
+  }
+  for (; channel < head_dim; channel += 16) {
+    const int32_t tail = head_dim - channel < 16 ? head_dim - channel : 16;
+    accumulate_channels<Element, kRows, 1>(weights, values, span, head_dim, channel, tail, accumulators, stride);
+  }
+}
+
+// Rows [0, kRows) of a group: scores, weights, sums over V.
+template <typename Element, int kRows>
+inline void attend_rows(const float* const* q, const Span* spans, const AttentionShape& shape,
+                        const TileBlocks<Element>& blocks, bool with_prefetch, float* partials, float* scores) {
+  if (with_prefetch) {
+    score_tile<Element, kRows, true>(q, shape, blocks, scores);
+  } else {
+    score_tile<Element, kRows, false>(q, shape, blocks, scores);
+  }
+  const size_t stride = partial_floats(shape.head_dim);
+  Span shared = {0, kContextTile};
+  for (int r = 0; r < kRows; ++r) {
+    float* partial = partials + r * stride;
+    for (size_t i = kPartialHeader; i < stride; i += 16) store(partial + i, zero());
+    partial[0] = kMinusInfinity;
+    partial[1] = 0.0f;
+    if (spans[r].begin < spans[r].end) weigh_row(scores + r * kContextTile, spans[r], partial);
+    shared.begin = spans[r].begin > shared.begin ? spans[r].begin : shared.begin;
+    shared.end = spans[r].end < shared.end ? spans[r].end : shared.end;
+  }
+  if (shared.begin > shared.end) shared.begin = shared.end = kContextTile;
+  // Each row takes its own positions before the shared run, the run with the others, then its own after it.
+  float* accumulators = partials + kPartialHeader;
+  for (int r = 0; r < kRows; ++r) {
+    const Span own = {spans[r].begin, spans[r].end < shared.begin ? spans[r].end : shared.begin};
+    accumulate<Element, 1>(scores + r * kContextTile, blocks.values, own, shape.head_dim, accumulators + r * stride,
+                           stride);
+  }
+  accumulate<Element, kRows>(scores, blocks.values, shared, shape.head_dim, accumulators, stride);
+  for (int r = 0; r < kRows; ++r) {
+    const Span own = {spans[r].begin > shared.end ? spans[r].begin : shared.end, spans[r].end};
+    accumulate<Element, 1>(scores + r * kContextTile, blocks.values, own, shape.head_dim, accumulators + r * stride,
+                           stride);
+  }
+}
+
+template <typename Element, int kRows = kRowsAtOnce>
+inline void attend_some(int32_t num_rows, const float* const* q, const Span* spans, const AttentionShape& shape,
+                        const TileBlocks<Element>& blocks, bool with_prefetch, float* partials, float* scores) {
+  if (num_rows == kRows) {
+    attend_rows<Element, kRows>(q, spans, shape, blocks, with_prefetch, partials, scores);
+  } else if constexpr (kRows > 1) {
+    attend_some<Element, kRows - 1>(num_rows, q, spans, shape, blocks, with_prefetch, partials, scores);
+  }
+}
+
+template <typename Element>
+inline TileBlocks<Element> find_blocks(const KVLayer& layer, const QueryTile& tile, int32_t kv_head, int32_t context,
+                                       Span seen, int32_t num_positions) {
+  const size_t head_elements = static_cast<size_t>(layer.head_dim) * kBlockSize;
+  const size_t offset = layer.layer_offset + 2 * kv_head * head_elements * sizeof(Element);
+  TileBlocks<Element> blocks;
+  blocks.first = seen.begin / kBlockSize;
+  blocks.last = (seen.end + kBlockSize - 1) / kBlockSize;
+  const int32_t num_blocks = (num_positions + kBlockSize - 1) / kBlockSize;
+  const Element* keys = nullptr;
+  for (int32_t b = blocks.first; b < kBlocksPerTile + 4; ++b) {
+    const int32_t block = context * kBlocksPerTile + b;
+    if (block < num_blocks) {  // past the sequence the table is not read: prefetch what is there already
+      const std::byte* base = layer.pool + static_cast<size_t>(tile.block_table[block]) * layer.block_bytes + offset;
+      keys = reinterpret_cast<const Element*>(base);
+    }
+    blocks.keys[b] = keys;
+    if (b < kBlocksPerTile) blocks.values[b] = keys + head_elements;
+  }
+  return blocks;
+}
+
+template <typename Element>
+inline void attend_typed(const KVLayer& layer, const AttentionShape& shape, const QueryTile& tile, int32_t kv_head,
+                         int32_t context, float* partials, float* scratch) {
+  const int32_t group = shape.num_heads / shape.num_kv_heads, num_rows = tile.num_tokens * group;
+  const int32_t origin = context * kContextTile;
+  const auto span_of = [&](int32_t token) {
+    const int32_t position = tile.first_position + token;
+    const int32_t lowest = shape.window > 0 && position >= shape.window ? position - shape.window + 1 : 0;
+    Span span = {lowest - origin, position + 1 - origin};
+    if (span.begin < 0) span.begin = 0;
+    if (span.end > kContextTile) span.end = kContextTile;
+    if (span.begin > span.end) span.begin = span.end = 0;
+    return span;
+  };
+  // Later tokens see later positions: together they see from the first one's begin to the last one's end.
+  Span seen = {kContextTile, 0};
+  for (int32_t t = 0; t < tile.num_tokens; ++t) {
+    const Span span = span_of(t);
+    if (span.begin == span.end) continue;
+    if (span.begin < seen.begin) seen.begin = span.begin;
+    if (span.end > seen.end) seen.end = span.end;
+  }
+  if (seen.begin >= seen.end) seen = {0, 0};
+  const TileBlocks<Element> blocks =
+      find_blocks<Element>(layer, tile, kv_head, context, seen, tile.first_position + tile.num_tokens);
+  const size_t stride = partial_floats(shape.head_dim);
+  for (int32_t row = 0; row < num_rows; row += kRowsAtOnce) {
+    const int32_t count = num_rows - row < kRowsAtOnce ? num_rows - row : kRowsAtOnce;
+    const float* q[kRowsAtOnce];
+    Span spans[kRowsAtOnce];
+    for (int32_t r = 0; r < count; ++r) {
+      const int32_t token = (row + r) / group, head = kv_head * group + (row + r) % group;
+      q[r] = tile.q + token * tile.q_stride + static_cast<size_t>(head) * shape.head_dim;
+      spans[r] = span_of(token);
+    }
+    const bool with_prefetch = tile.num_tokens == 1 && row == 0;  // prefill finds its blocks in the cache
+    attend_some<Element>(count, q, spans, shape, blocks, with_prefetch, partials + row * stride,
+                         scratch + row * kContextTile);
+  }
+}
+
+void attend(const KVLayer& layer, const AttentionShape& shape, const QueryTile& tile, int32_t kv_head, int32_t context,
+            float* partials, float* scratch) {
+  if (layer.type == KVType::F16) {
+    attend_typed<uint16_t>(layer, shape, tile, kv_head, context, partials, scratch);
+  } else {
+    attend_typed<float>(layer, shape, tile, kv_head, context, partials, scratch);
+  }
+}
+
+// state' = state * exp(max - max') + partial * exp(partial max - max'), the same for the first tile of a sequence.
+void merge(const float* partials, int32_t num_rows, int32_t head_dim, float* states) {
+  const size_t stride = partial_floats(head_dim);
+  for (int32_t r = 0; r < num_rows; ++r, partials += stride, states += stride) {
+    if (partials[1] == 0.0f) continue;  // the row sees nothing here
+    const Vec highest = max(splat(partials[0]), splat(states[0]));
+    const Vec keep = exponential(sub(splat(states[0]), highest));
+    const Vec take = exponential(sub(splat(partials[0]), highest));
+    float sums[16];
+    store(sums, fma(splat(partials[1]), take, mul(splat(states[1]), keep)));
+    float maxima[16];
+    store(maxima, highest);
+    states[0] = maxima[0];
+    states[1] = sums[0];
+    for (size_t i = kPartialHeader; i < stride; i += 16) {
+      store(states + i, fma(load(partials + i), take, mul(load(states + i), keep)));
+    }
+  }
+}
+
+void finish(const float* state, int32_t head_dim, float* out) {
+  const Vec sum = splat(state[1]);
+  const float* accumulator = state + kPartialHeader;
+  for_lanes(head_dim, [&](int32_t i, int32_t n) { store_lanes(out + i, div(load(accumulator + i), sum), n); });
+}
+
+template <typename Element>
+inline void write_typed(const KVLayer& layer, const float* k, const float* v, int32_t slot) {
+  const size_t head_elements = static_cast<size_t>(layer.head_dim) * kBlockSize;
+  std::byte* base =
+      layer.pool + static_cast<size_t>(slot / kBlockSize) * layer.block_bytes + layer.layer_offset;
+  const int32_t place = slot % kBlockSize;
+  for (int32_t h = 0; h < layer.num_kv_heads; ++h, k += layer.head_dim, v += layer.head_dim) {
+    Element* keys = reinterpret_cast<Element*>(base) + 2 * h * head_elements;
+    Element* values = keys + head_elements;
+    for_lanes(layer.head_dim, [&](int32_t i, int32_t n) {
+      Element column[16];
+      store_kv_part(column, load_lanes(k + i, n), n);
+      for (int32_t c = 0; c < n; ++c) keys[(i + c) * kBlockSize + place] = column[c];
+      store_kv_part(values + static_cast<size_t>(place) * layer.head_dim + i, load_lanes(v + i, n), n);
+    });
+  }
+}
+
+void write_kv(const KVLayer& layer, const float* k, const float* v, int32_t slot) {
+  if (layer.type == KVType::F16) {
+    write_typed<uint16_t>(layer, k, v, slot);
+  } else {
+    write_typed<float>(layer, k, v, slot);
+  }
+}

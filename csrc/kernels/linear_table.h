@@ -1,0 +1,84 @@
+// Matrix kernels of one ISA. Included by ISA translation units: <cstddef>, <cstdint> and our own headers only.
+//
+// Row invariance: an output element is accumulated by one accumulator (F16 and F32: one for even and one for odd k),
+// blocks in k order, whatever the number of tokens, the tile a token falls into, the panel range or the thread. Two
+// calls that share (weights, token values) give the same bits.
+//
+// Quantised formats multiply int8 activations: each 32-block of a token has a scale and a code per value. The rounding
+// error of a token is mostly that of the few blocks that hold its outlier channels, so kResidualBlocks blocks per token
+// have a second term: what the first left over, quantised again. See docs/design/exactness.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "formats/packed.h"
+
+namespace octavo {
+
+inline constexpr int32_t kTileTokens = 8;
+
+// How many 32-blocks of a token have a second term, 0 to 4.
+inline constexpr int32_t kResidualBlocks = 1;
+static_assert(kResidualBlocks >= 0 && kResidualBlocks <= 4);
+
+// One 32-block of the quantised activations of 8 tokens; the same bytes from every ISA. Activations are tiles of 8
+// tokens, tile after tile; a tile has 2 * ceil(cols / 64) of these, then kResidualBlocks of ActResidual. Tokens and
+// columns of the padding are zero.
+//
+// A format whose codes are off by a constant starts its integer sum at -constant * sum(q) instead of 0: held here ready
+// multiplied, the correction is free.
+struct ActBlock {
+  int8_t q[kTileTokens][32];
+  float d[kTileTokens];
+  float d_sum[kTileTokens];         // d * sum(q), of both terms: goes with a row's minimum (Q4_1, Q4_K)
+  int32_t start8[kTileTokens];      // -8 * sum(q): Q4_0
+  int32_t start16[kTileTokens];     // -16 * sum(q): Q5_0
+  int32_t start128[kTileTokens];    // -128 * sum(q): Q8_0
+  int32_t start32[2][kTileTokens];  // -32 * sum over q[0..15] and over q[16..31]: Q6_K
+};
+static_assert(sizeof(ActBlock) == 480);
+
+// The second term of one block per token: token t's belongs to its 32-block block[t]. That block's own d_sum holds the
+// sums of both terms, so a minimum is multiplied once.
+struct ActResidual {
+  ActBlock terms;
+  int32_t block[kTileTokens];
+};
+static_assert(sizeof(ActResidual) == 512);
+
+struct LinearKernels {
+  // Bytes of the quantised form of [tokens, cols] activations. A multiple of 64.
+  size_t (*act_bytes)(int32_t tokens, int32_t cols);
+
+  // Quantises the tokens of tiles [tile_begin, tile_end): per token and 32-block d = max|x| / 127,
+  // q = round_to_nearest_even(x / d), from the token's own values alone. d below 2^-120 counts as 0 and gives q = 0, so
+  // that flush-to-zero cannot change a result. Infinities count as the largest float; a NaN makes its block's d NaN,
+  // and with it the token's outputs.
+  // Residual i of a token is that of its block with the i-th largest d (of equal ones the first; never NaN):
+  // x - d * q, rounded to float once, quantised by the same rule. If there are fewer such blocks, zeros of block 0.
+  // x: [tokens, cols] float with row stride x_stride (elements). acts: the whole matrix's memory, 64-byte aligned.
+  void (*quantize)(const float* x, size_t x_stride, int32_t tokens, int32_t cols, int32_t tile_begin, int32_t tile_end,
+                   std::byte* acts);
+
+  // out[t, r] = sum_k w[r, k] * act[t, k] for rows of panels [panel_begin, panel_end) and all tokens: the blocks in k
+  // order, then the residuals in theirs.
+  // Quantised formats read `acts`; F16 and F32 read `x` [tokens, cols] with stride x_stride.
+  // out: [tokens, rows] float with row stride out_stride; rows past `weights.rows` are not written.
+  // scratch: at least scratch_bytes(cols), private to the calling thread, 64-byte aligned.
+  void (*multiply)(const PackedMatrix& weights, const std::byte* acts, const float* x, size_t x_stride, int32_t tokens,
+                   int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride, std::byte* scratch);
+  size_t (*scratch_bytes)(int32_t cols);
+
+  // out[cols] = dequantised row, times scale: embedding lookup.
+  void (*unpack_row)(const PackedMatrix& weights, int32_t row, float scale, float* out);
+};
+
+namespace scalar {
+extern const LinearKernels linear_kernels;
+}
+namespace avx512_vnni {
+extern const LinearKernels linear_kernels;
+}
+
+}  // namespace octavo

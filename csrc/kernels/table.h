@@ -1,0 +1,19 @@
+// The kernels of one ISA. The executor holds a pointer to its table: two tables can be compared in one process.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/features.h"
+#include "kernels/linear_table.h"
+#include "kernels/step_table.h"
+
+namespace octavo {
+
+struct KernelTable {
+  const char* name;
+  Features needs;
+  const LinearKernels* linear;
+  const StepKernels* step;
+};
+
+}  // namespace octavo

@@ -1,0 +1,74 @@
+"""The C++ module (csrc/bindings/module.cpp). Ids are indices: of matrices and vectors in a Runtime, of values in a Program."""
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.ops.protocol import Batch, Floats, SampleBatch, SampleResult
+
+def supported_tables() -> list[str]:
+    """Names of the kernel tables this machine runs, best first."""
+
+def can_pack(format: int, cols: int) -> bool:
+    """Whether rows of this ggml type and length are multiplied as they are."""
+
+class Runtime:
+    """Threads, kernels and weights that executors share."""
+
+    def __init__(self, num_threads: int, table: str) -> None: ...
+    @property
+    def table(self) -> str: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    def add_matrix(
+        self, format: int, rows: int, cols: int, bytes: npt.NDArray[np.uint8]
+    ) -> int: ...
+    def add_vector(self, values: Floats) -> int: ...
+
+class Program:
+    """Records a body (tokens to hidden rows), then a head (hidden rows to logits). ValueError where shapes differ."""
+
+    def __init__(self, runtime: Runtime) -> None: ...
+    def embed(self, matrix: int, scale: float, /) -> int: ...
+    def linear(self, x: int, matrix: int, bias: int, /) -> int: ...
+    def rms_norm(self, x: int, weight: int, eps: float, /) -> int: ...
+    def rope(
+        self, x: int, *, head_dim: int, num_dims: int, is_neox: bool, frequencies: list[float]
+    ) -> int: ...
+    def attention(
+        self,
+        q: int,
+        k: int,
+        v: int,
+        *,
+        layer: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        scale: float,
+        window: int,
+        softcap: float,
+    ) -> int: ...
+    def gated(self, gate: int, up: int, *, is_gelu: bool) -> int: ...
+    def add(self, a: int, b: int, /) -> int: ...
+    def softcap(self, x: int, cap: float, /) -> int: ...
+    def end_body(self, hidden: int, /) -> int: ...
+    def end_head(self, logits: int, /) -> None: ...
+
+class Executor:
+    """A planned program with its KV pool."""
+
+    def execute(self, batch: Batch, sample: SampleBatch, result: SampleResult) -> None: ...
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None: ...
+    def fill_kv(self, value: float) -> None: ...
+
+def make_executor(
+    program: Program,
+    *,
+    num_layers: int,
+    num_kv_heads: int,
+    head_dim: int,
+    element_bytes: int,
+    num_blocks: int,
+    max_batched_tokens: int,
+) -> Executor:
+    """Plan buffers and reserve KV memory. Raises ValueError, UnsupportedArchitecture, CapacityError."""

@@ -1,0 +1,167 @@
+"""The native backend: runs recorded programs on the kernels of this machine, one C++ call a step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from octavo.errors import InvalidRequest
+from octavo.kv_layout import KVLayout
+from octavo.ops.native import _native
+from octavo.ops.native.ops import NativeOps, Requantize
+from octavo.ops.native.program import Tensor, Value, Weight
+from octavo.ops.protocol import Batch, DecoderModel, SampleBatch, SampleResult
+
+_logger = logging.getLogger(__name__)
+
+NativeModel = DecoderModel[Tensor, Weight]
+
+
+def supported_isas() -> tuple[str, ...]:
+    """Names of the kernel tables this machine runs, best first."""
+    return tuple(_native.supported_tables())
+
+
+class NativeBackend:
+    """Packs weights into memory and runs models on `num_threads` threads, the calling one included.
+
+    `isa` names a kernel table, None takes the best. `requantize` rewrites tensors in formats without a kernel; it is
+    passed in because file formats live above `ops`.
+    Raises: InvalidRequest for an unknown or unsupported `isa`, ValueError for a thread count below 1.
+    """
+
+    def __init__(
+        self, num_threads: int, isa: str | None = None, requantize: Requantize | None = None
+    ) -> None:
+        names = supported_isas()
+        if isa is not None and isa not in names:
+            raise InvalidRequest(
+                f"no kernels {isa!r} on this machine: choose one of {', '.join(names)}", param="isa"
+            )
+        runtime = _native.Runtime(num_threads, isa or names[0])
+        self._kernel_table = runtime.table
+        self._num_threads = num_threads
+        self._runtime: _native.Runtime | None = runtime
+        self._ops: NativeOps | None = NativeOps(runtime, requantize)
+
+    @property
+    def ops(self) -> NativeOps:
+        """The operations to build a model with."""
+        if self._ops is None:
+            raise RuntimeError("the backend is closed")
+        return self._ops
+
+    @property
+    def kernel_table(self) -> str:
+        """Name of the kernels in use."""
+        return self._kernel_table
+
+    def compile(
+        self, model: NativeModel, layout: KVLayout, num_blocks: int, max_batched_tokens: int
+    ) -> NativeExecutor:
+        """Record the model and make it runnable with a KV pool of `num_blocks` blocks."""
+        ops = self.ops
+        assert self._runtime is not None
+        ops.log_requantized()
+        program = record(model, ops, self._runtime)
+        executor = _native.make_executor(
+            program,
+            num_layers=layout.num_layers,
+            num_kv_heads=layout.num_kv_heads,
+            head_dim=layout.head_dim,
+            element_bytes=layout.dtype.value,
+            num_blocks=num_blocks,
+            max_batched_tokens=max_batched_tokens,
+        )
+        _logger.info(
+            "native backend: %s kernels, %d threads, %.1f MB of packed weights, %d KV blocks of %s",
+            self._kernel_table,
+            self._num_threads,
+            self._runtime.weight_bytes / 1e6,
+            num_blocks,
+            layout.dtype.name,
+        )
+        return NativeExecutor(executor, self._kernel_table)
+
+    def close(self) -> None:
+        """Drop the weights and threads; they are freed when no executor is left open. Idempotent."""
+        self._runtime = None
+        self._ops = None
+
+
+class NativeExecutor:
+    """One recorded model with its KV memory. See octavo.ops.protocol.Executor."""
+
+    def __init__(self, executor: _native.Executor, kernel_table: str) -> None:
+        self._executor: _native.Executor | None = executor
+        self._kernel_table = kernel_table
+
+    @property
+    def kernel_table(self) -> str:
+        """Name of the kernels in use."""
+        return self._kernel_table
+
+    def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:
+        """Run one step without the GIL. See Executor.execute.
+
+        Raises: ValueError when arrays disagree with each other, or with what was compiled.
+        """
+        num_rows = len(batch.output_rows)
+        width = max(0, int(sample.num_logprobs.max(initial=0)))
+        result = SampleResult(
+            token_ids=np.empty(num_rows, np.int32),
+            logprobs=np.empty(num_rows, np.float32),
+            ranks=np.empty(num_rows, np.int32),
+            top_ids=np.empty((num_rows, width), np.int32),
+            top_logprobs=np.empty((num_rows, width), np.float32),
+        )
+        self._open().execute(batch, sample, result)
+        return result
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole KV blocks, (source id, destination id), in order."""
+        self._open().copy_blocks(list(pairs))
+
+    def fill_kv(self, value: float) -> None:
+        """Overwrite all KV memory."""
+        self._open().fill_kv(value)
+
+    def close(self) -> None:
+        """Free the KV memory and buffers. Idempotent."""
+        self._executor = None
+
+    def _open(self) -> _native.Executor:
+        if self._executor is None:
+            raise RuntimeError("the executor is closed")
+        return self._executor
+
+
+def record(model: NativeModel, ops: NativeOps, runtime: _native.Runtime) -> _native.Program:
+    """Call the model's two functions once and return what they did. Raises ValueError if shapes do not fit."""
+    program = _native.Program(runtime)
+    ops.begin(program)
+    try:
+        hidden = model.forward(ops, _symbolic_batch())
+        assert isinstance(hidden, Value)
+        logits = model.logits(ops, Value(program.end_body(hidden.id)))
+        assert isinstance(logits, Value)
+        program.end_head(logits.id)
+    finally:
+        ops.end()
+    return program
+
+
+def _symbolic_batch() -> Batch:
+    """Stands for the batch of every step: recorded operations do not look inside."""
+    none = np.empty(0, np.int32)
+    return Batch(
+        token_ids=none,
+        positions=none,
+        slots=none,
+        query_start=np.zeros(1, np.int32),
+        seq_lens=none,
+        block_tables=np.empty((0, 0), np.int32),
+        output_rows=none,
+    )

@@ -1,0 +1,190 @@
+"""The operations of the native backend: weights are packed when they are loaded, calls are recorded into a Program."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from octavo.dtypes import HostTensor, QuantFormat
+from octavo.errors import UnsupportedArchitecture
+from octavo.ops.native import _native
+from octavo.ops.native.program import Tensor, Value, Vector, Weight
+from octavo.ops.protocol import Activation, AttentionSpec, Batch, Floats, RopeOrder, RopeSpec
+
+_logger = logging.getLogger(__name__)
+
+Requantize = Callable[[HostTensor], HostTensor]
+"""Rewrites a tensor in a format that the kernels multiply: 8 bit, or float where rows are not whole 32-blocks."""
+
+PACKABLE_FORMATS: Final = frozenset(
+    {
+        QuantFormat.F32,
+        QuantFormat.F16,
+        QuantFormat.Q4_0,
+        QuantFormat.Q4_1,
+        QuantFormat.Q5_0,
+        QuantFormat.Q8_0,
+        QuantFormat.Q4_K,
+        QuantFormat.Q6_K,
+    }
+)
+"""Formats that are multiplied as they are."""
+
+
+class NativeOps:
+    """See octavo.ops.protocol.Ops. Loading works at any time, the other operations while a Program is recorded."""
+
+    def __init__(self, runtime: _native.Runtime, requantize: Requantize | None) -> None:
+        self._runtime = runtime
+        self._requantize = requantize
+        self._recording: _native.Program | None = None
+        self._num_requantized: Counter[str] = Counter()
+
+    def begin(self, program: _native.Program) -> None:
+        """Record what follows into `program`."""
+        self._recording = program
+
+    def end(self) -> None:
+        """Stop recording."""
+        self._recording = None
+
+    def log_requantized(self) -> None:
+        """Say which formats were rewritten since the last call, one line each."""
+        for name, count in sorted(self._num_requantized.items()):
+            _logger.info(
+                "%d tensors of type %s are held as 8 bit: no kernel multiplies them directly",
+                count,
+                name,
+            )
+        self._num_requantized.clear()
+
+    def weight(self, tensor: HostTensor) -> Weight:
+        """See Ops.weight. Raises UnsupportedArchitecture for a format that can neither be packed nor rewritten."""
+        if len(tensor.shape) != 2:
+            raise ValueError(f"{tensor.name} is not a matrix: shape {tensor.shape}")
+        rows, cols = tensor.shape
+        source = tensor
+        if not _can_pack(source) and self._requantize is not None:
+            source = self._requantize(tensor)
+            self._num_requantized[tensor.format.name] += 1
+        if not _can_pack(source):
+            raise UnsupportedArchitecture(
+                f"{tensor.name}: rows of {cols} elements in {source.format.name} have no native kernel"
+            )
+        data = np.frombuffer(source.data, dtype=np.uint8)
+        weight_id = self._runtime.add_matrix(source.format.type_id, rows, cols, data)
+        tensor.release()
+        return Weight(weight_id, rows, cols)
+
+    def vector(self, tensor: HostTensor) -> Vector:
+        """See Ops.vector."""
+        if len(tensor.shape) != 1:
+            raise ValueError(f"{tensor.name} is not a vector: shape {tensor.shape}")
+        vector_id = self._runtime.add_vector(_floats(tensor))
+        tensor.release()
+        return Vector(vector_id, tensor.shape[0])
+
+    def embed(self, table: Weight, batch: Batch, scale: float = 1.0) -> Value:
+        """See Ops.embed."""
+        return Value(self._program.embed(table.id, scale))
+
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Value:
+        """See Ops.linear."""
+        bias_id = -1 if bias is None else _vector_id(bias)
+        return Value(self._program.linear(_value_id(x), weight.id, bias_id))
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Value:
+        """See Ops.rms_norm."""
+        return Value(self._program.rms_norm(_value_id(x), _vector_id(weight), eps))
+
+    def rope(self, x: Tensor, spec: RopeSpec, batch: Batch) -> Value:
+        """See Ops.rope."""
+        rotated = self._program.rope(
+            _value_id(x),
+            head_dim=spec.head_dim,
+            num_dims=spec.num_dims,
+            is_neox=spec.order is RopeOrder.NEOX,
+            frequencies=rope_frequencies(spec),
+        )
+        return Value(rotated)
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, batch: Batch
+    ) -> Value:
+        """See Ops.attention."""
+        attended = self._program.attention(
+            _value_id(q),
+            _value_id(k),
+            _value_id(v),
+            layer=spec.layer,
+            num_heads=spec.num_heads,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            scale=spec.scale,
+            window=spec.window or 0,
+            softcap=spec.softcap or 0.0,
+        )
+        return Value(attended)
+
+    def gated(self, gate: Tensor, up: Tensor, activation: Activation) -> Value:
+        """See Ops.gated."""
+        is_gelu = activation is Activation.GELU_TANH
+        return Value(self._program.gated(_value_id(gate), _value_id(up), is_gelu=is_gelu))
+
+    def add(self, a: Tensor, b: Tensor) -> Value:
+        """See Ops.add."""
+        return Value(self._program.add(_value_id(a), _value_id(b)))
+
+    def softcap(self, x: Tensor, cap: float) -> Value:
+        """See Ops.softcap."""
+        return Value(self._program.softcap(_value_id(x), cap))
+
+    @property
+    def _program(self) -> _native.Program:
+        if self._recording is None:
+            raise RuntimeError("native operations run inside NativeBackend.compile only")
+        return self._recording
+
+
+def rope_frequencies(spec: RopeSpec) -> list[float]:
+    """Radians per position of each rotated pair, num_dims / 2 of them."""
+    factors = spec.freq_factors or (1.0,) * (spec.num_dims // 2)
+    return [
+        spec.base ** (-2.0 * i / spec.num_dims) / (spec.linear_factor * factor)
+        for i, factor in enumerate(factors)
+    ]
+
+
+def _can_pack(tensor: HostTensor) -> bool:
+    return tensor.format in PACKABLE_FORMATS and _native.can_pack(
+        tensor.format.type_id, tensor.shape[1]
+    )
+
+
+def _floats(tensor: HostTensor) -> Floats:
+    match tensor.format:
+        case QuantFormat.F32:
+            return np.frombuffer(tensor.data, np.float32).copy()
+        case QuantFormat.F16:
+            return np.frombuffer(tensor.data, np.float16).astype(np.float32)
+        case QuantFormat.BF16:
+            wide = np.frombuffer(tensor.data, np.uint16).astype(np.uint32) << 16
+            return wide.view(np.float32)
+        case _:
+            raise UnsupportedArchitecture(f"{tensor.name}: a vector in {tensor.format.name}")
+
+
+def _value_id(tensor: Tensor) -> int:
+    if isinstance(tensor, Vector):
+        raise TypeError("a loaded vector stands where rows of the step are needed")
+    return tensor.id
+
+
+def _vector_id(tensor: Tensor) -> int:
+    if isinstance(tensor, Value):
+        raise TypeError("rows of the step stand where a loaded vector is needed")
+    return tensor.id
