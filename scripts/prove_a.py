@@ -111,11 +111,11 @@ def vectors(paths: dict[str, Path]) -> Iterator[Row]:
     for name in MODELS:
         with LLM(str(paths[name]), max_model_len=1024) as llm:
             greedy = measures.greedy_agreement(
-                llm, measures.records(data / "greedy_vectors.jsonl", Path(name))
+                llm, measures.records(data / "greedy_vectors.jsonl", name)
             )
             yield Row(f"greedy vectors of {name}", f"{greedy.num_agreeing}/{greedy.num_vectors} vectors, {greedy.num_steps} steps",
                       f"a difference only where gap <= {measures.MAX_GAP}", not greedy.failures)  # fmt: skip
-            for record in measures.records(data / "reference_logprobs.jsonl", Path(name)):
+            for record in measures.records(data / "reference_logprobs.jsonl", name):
                 yield _logprob_row(name, record["name"], measures.logprob_agreement(llm, record))
 
 

@@ -22,6 +22,7 @@ say tokenize;   test "$(octavo tokenize smollm2 'Hello world' --json)" = "[19556
 say run;        octavo run smollm2 "Hi" --max-tokens 4 --temperature 0 --stats
 say stdin;      printf 'The capital of Norway is' | octavo run smollm2 --raw --max-tokens 4 --temperature 0
 say perplexity; octavo perplexity smollm2 LICENSE --ctx 128 --max-windows 1 --json
+say bench;      octavo bench engine smollm2 --prompt 16 --gen 4 --batch 1,2 --repeat 1 --json
 say wrong-flag; ends_with 2 octavo run smollm2 Hi --no-such-flag
 say wrong-verb; ends_with 2 octavo no-such-verb
 say no-file;    ends_with 1 octavo show /nonexistent.gguf

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo import LLM, SamplingParams
+from octavo.dtypes import KVDType
+from octavo.models.table import read_config
+from octavo.weights.source import open_weights
 
 MAX_GAP = 0.5
 """Logit gap up to which engines that round activations to 8 bits may choose different tokens."""
 
 
-def records(path: Path, model_path: Path) -> list[dict]:
-    """Lines of a vector file that belong to the model: vectors name it by its published file."""
-    family = "gemma" if "gemma" in model_path.name.lower() else "smollm2"
+def records(path: Path, model: str) -> list[dict]:
+    """Lines of a vector file that belong to a catalog model: vectors name it by its published file."""
+    family = "gemma" if model.startswith("gemma") else "smollm2"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [r for r in lines if r["model"].lower().startswith(family)]
 
@@ -129,6 +132,8 @@ def exactness_variants(
     params = exactness_params(num_prompts, is_seeded=is_seeded, max_tokens=max_tokens)
     with LLM(**base) as llm:
         prompts = exactness_prompts(llm, num_prompts)
+        # One request always fits, all together never do.
+        small_pool_bytes = 44 * _block_bytes(model)
         alone = [token_ids(llm, [p], [s])[0] for p, s in zip(prompts, params, strict=True)]
         yield "all together", _num_different(alone, token_ids(llm, prompts, params)), ""
         _fill_kv(llm, math.nan)
@@ -142,7 +147,7 @@ def exactness_variants(
         with LLM(**base, max_num_batched_tokens=chunk) as llm:
             got = token_ids(llm, prompts[subset], params[subset])
         yield f"chunks of {chunk}", _num_different(alone[subset], got), f"{len(got)} prompts"
-    with LLM(**base, kv_cache_memory_bytes=_small_pool(model)) as llm:
+    with LLM(**base, kv_cache_memory_bytes=small_pool_bytes) as llm:
         got = token_ids(llm, prompts, params)
         num_preemptions = llm.stats().num_preemptions
         yield (
@@ -159,9 +164,9 @@ def _fill_kv(llm: LLM, value: float) -> None:
     llm._client.fill_kv(value)
 
 
-def _small_pool(model: Path) -> int:
-    """Bytes of about 700 tokens of KV: one request always fits, 32 never do."""
-    return 700 * (18 * 2 * 256 * 2 if "gemma" in model.name.lower() else 30 * 2 * 192 * 2)
+def _block_bytes(model: Path) -> int:
+    with open_weights(model) as weights:
+        return read_config(weights).kv_layout(KVDType.F16).block_bytes
 
 
 def _num_different(a: list[list[int]], b: list[list[int]]) -> int:

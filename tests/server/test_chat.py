@@ -165,10 +165,11 @@ def test_prefill_continues_the_last_message() -> None:
     client = FakeClient(always("!"))
     messages = [*HI, {"role": "assistant", "content": "Hello"}]
     body = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
-    assert post(fake_app(client), URL, body).json()["choices"][0]["message"]["content"] == "!"
+    app = fake_app(client)  # kept: an application that goes away closes its engine
+    assert post(app, URL, body).json()["choices"][0]["message"]["content"] == "!"
     assert client.requests[0].prompt_token_ids[-5:] == ids_of("Hello")
     without_flag = {"messages": messages, "continue_final_message": True}
-    assert post(fake_app(client), URL, without_flag).status_code == 200
+    assert post(app, URL, without_flag).status_code == 200
     assert client.requests[1].prompt_token_ids == client.requests[0].prompt_token_ids
 
 

@@ -36,6 +36,7 @@ VERBS: Final = {
     "show": Verb("octavo.cli.show:show", "Print what a model file holds."),
     "tokenize": Verb("octavo.cli.tokenize:tokenize", "Print the token ids of a text."),
     "perplexity": Verb("octavo.cli.perplexity:perplexity", "Measure perplexity on a text file."),
+    "bench": Verb("octavo.cli.bench:app", "Measure the speed of the engine or of a server."),
 }
 
 _ABOUT: Final = """LLM inference and serving: one install, fast on a CPU, the same answer

@@ -1,0 +1,96 @@
+"""An engine client that watches the steps it runs: what `LLM` drives while `bench engine` measures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from octavo.api.runtime import Runtime
+from octavo.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
+
+Clock = Callable[[], float]
+
+
+class DecodeWindow:
+    """Times requests that are decoded together: from the step that gives the last of them its first token on.
+
+    It ends when `num_tokens` more came, or with the first request that ends: after that not all decode any more.
+    """
+
+    def __init__(self, num_requests: int, num_tokens: int) -> None:
+        self.num_tokens = 0
+        self.is_over = False
+        self._num_waiting = num_requests
+        self._num_wanted = num_tokens
+        self._started: set[str] = set()
+        self._start_s = 0.0
+        self._end_s = 0.0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """None if the window never opened, or no token came in it."""
+        return self.num_tokens / (self._end_s - self._start_s) if self.num_tokens else None
+
+    def observe(self, outputs: StepOutputs, now_s: float) -> None:
+        """Take the outputs of a step that ended at `now_s`."""
+        if self.is_over:
+            return
+        if self._num_waiting:
+            self._started.update(o.request_id for o in outputs.outputs if o.token_ids)
+            if len(self._started) == self._num_waiting:
+                self._num_waiting, self._start_s = 0, now_s
+        else:
+            self.num_tokens += sum(len(output.token_ids) for output in outputs.outputs)
+            self._end_s = now_s
+        if (
+            any(output.finish_reason is not None for output in outputs.outputs)
+            or self.num_tokens >= self._num_wanted
+        ):
+            self.is_over = True
+
+
+class SteppingClient:
+    """The `EngineClient` of an engine in this thread. Shows its steps to a window, and ends the requests with it."""
+
+    def __init__(self, runtime: Runtime, clock: Clock = time.perf_counter) -> None:
+        self._engine = runtime.engine
+        self._clock = clock
+        self._window: DecodeWindow | None = None
+        self._ids: list[str] = []
+
+    def watch(self, window: DecodeWindow | None) -> None:
+        """Show the steps from now on to this window, if any, and end the requests added from now on with it."""
+        self._window = window
+        self._ids = []
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is loaded."""
+        return self._engine.info
+
+    def add(self, message: AddRequest) -> None:
+        """Send a request."""
+        self._engine.add(message)
+        self._ids.append(message.request_id)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests now."""
+        self._engine.abort(request_ids)
+
+    def outputs(self) -> StepOutputs:
+        """Run one step."""
+        outputs = self._engine.step()
+        if self._window is not None:
+            self._window.observe(outputs, self._clock())
+            if self._window.is_over:
+                self._engine.abort(self._ids)
+                self.watch(None)
+        return outputs
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges."""
+        return self._engine.stats()
+
+    def close(self) -> None:
+        """Free the model."""
+        self._engine.close()

@@ -1,0 +1,104 @@
+"""Reports as lines of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from octavo.bench.compare import Ratio
+
+
+def engine_table(report: Mapping[str, Any]) -> Iterator[str]:
+    """Best and median of each figure."""
+    machine = report["machine"]
+    yield (
+        f"{report['model']}, {report['threads']} threads, kernels {machine['kernel_table']}, {machine['cpu']}; "
+        f"octavo {report['version']}"
+    )
+    yield f"prompt {report['prompt']}, {report['gen']} generated, {report['repeat']} rounds; tokens/s"
+    yield from _columns(("", "best", "median"), _engine_rows(report))
+
+
+def _engine_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    median = report["median"]
+    yield "prefill", _number(report["prefill"]), _number(median["prefill"])
+    for kind in ("decode", "mixed"):
+        for batch, best in report[kind].items():
+            yield f"{kind} {batch}", _number(best), _number(median[kind][batch])
+
+
+def serve_table(report: Mapping[str, Any]) -> Iterator[str]:
+    """Throughput, latencies and goodput of each level."""
+    workload = report["workload"]
+    yield f"{report['model']} at {report['url']}; workload {workload['workload']}, seed {workload['seed']}"
+    yield "latencies in ms as p50 / p90 / p99"
+    heads = (
+        "",
+        "done",
+        "failed",
+        "req/s",
+        "tok/s",
+        "TTFT",
+        "TPOT",
+        "ITL",
+        "E2E",
+        "good",
+        "client CPU s",
+    )
+    yield from _columns(heads, (_serve_row(run) for run in report["runs"]))
+    for run in report["runs"]:
+        if run["is_cut"]:
+            yield f"{run['level']}: cut short at the timeout, {run['num_unfinished']} requests unfinished"
+        for error, count in run["errors"].items():
+            yield f"{run['level']}: {count} x {error}"
+
+
+def _serve_row(run: Mapping[str, Any]) -> tuple[str, ...]:
+    goodput = run.get("goodput")
+    return (
+        run["level"],
+        str(run["num_completed"]),
+        str(run["num_failed"] + run["num_unfinished"]),
+        _number(run["requests_per_s"]),
+        _number(run["output_tokens_per_s"]),
+        *(_latency(run[name]) for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")),
+        "-" if goodput is None else f"{goodput['share']:.0%}",
+        f"{run['client_cpu_s']:.2f}",
+    )
+
+
+def compare_table(ratios: Sequence[Ratio], names: tuple[str, str]) -> Iterator[str]:
+    """A, B and A / B of each figure; times and failures are marked, as less of them is better."""
+    yield f"A = {names[0]}, B = {names[1]}"
+    rows = (
+        (
+            ratio.figure,
+            _number(ratio.a),
+            _number(ratio.b),
+            "-" if ratio.ratio is None else f"{ratio.ratio:.3f}",
+            "less is better" if ratio.is_lower_better else "",
+        )
+        for ratio in ratios
+    )
+    yield from _columns(("", "A", "B", "A/B", ""), rows)
+
+
+def _latency(summary: Mapping[str, float] | None) -> str:
+    if summary is None:
+        return "-"
+    return " / ".join(_number(summary[name]) for name in ("p50", "p90", "p99"))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _columns(heads: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    """Columns of equal width: the first to the left, numbers to the right."""
+    lines = [tuple(heads), *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    for first, *rest in lines:
+        cells = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
+        yield "  ".join((first.ljust(widths[0]), *cells)).rstrip()

@@ -1,0 +1,55 @@
+"""A tiny model file, and reports as the benchmarks write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tiny_models import tiny_source, write_gguf
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 64 channels whose vocabulary has a merge, as every file's has."""
+    source = tiny_source("llama")
+    tokens, types = (source.metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type"))
+    assert isinstance(tokens, list)
+    assert isinstance(types, np.ndarray)
+    source = source.with_metadata(
+        tokenizer__ggml__tokens=[*tokens[:258], "he", *tokens[259:]],
+        tokenizer__ggml__token_type=np.where(np.arange(len(types)) == 258, 1, types),
+        tokenizer__ggml__merges=["h e"],
+    )
+    return write_gguf(source, tmp_path_factory.mktemp("tiny") / "tiny.gguf")
+
+
+def engine_report(factor: float = 1.0) -> dict[str, Any]:
+    """A report of `bench engine`."""
+    figures = {
+        "prefill": 100.0 * factor,
+        "decode": {"1": 10.0 * factor, "8": 40.0 * factor},
+        "mixed": {"1": 8.0 * factor, "8": 30.0 * factor},
+    }
+    return {
+        "engine": "octavo", "version": "1", "model": "m.gguf", "threads": 2, "prompt": 512, "gen": 64, "repeat": 3,
+        **figures, "median": figures, "machine": {"cpu": "A CPU", "kernel_table": "avx2"},
+    }  # fmt: skip
+
+
+def serve_report() -> dict[str, Any]:
+    """A report of `bench serve` with two levels."""
+    latency = {"mean": 10.0, "p50": 10.0, "p90": 20.0, "p99": 30.0}
+    runs = [
+        {
+            "level": f"concurrency {n}", "num_completed": 8, "num_failed": 0, "num_unfinished": 0, "is_cut": False,
+            "errors": {}, "requests_per_s": n * 1.0, "output_tokens_per_s": n * 64.0, "total_tokens_per_s": n * 200.0,
+            "ttft_ms": latency, "tpot_ms": latency, "itl_ms": latency, "e2e_ms": latency, "client_cpu_s": 0.1,
+        }
+        for n in (1, 8)
+    ]  # fmt: skip
+    return {
+        "model": "m", "url": "http://127.0.0.1:1/v1", "workload": {"workload": "random", "seed": 0}, "runs": runs,
+    }  # fmt: skip
