@@ -271,6 +271,11 @@ class _Call:
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str | Mapping):
         return [cast(Prompt, prompts)]
+    if not isinstance(prompts, Sequence):
+        raise InvalidRequest(
+            f"prompts are texts, lists of token ids or a list of them, not {type(prompts).__name__}",
+            param="prompt",
+        )
     if prompts and all(isinstance(item, int) for item in prompts):
         return [cast(Prompt, prompts)]
     return list(cast(Sequence[Prompt], prompts))

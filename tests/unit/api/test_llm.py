@@ -57,6 +57,11 @@ def test_without_params_the_answer_is_short_and_fits() -> None:
     assert len(llm.generate([1] * 95)[0].outputs[0].token_ids) == 5
 
 
+def test_what_is_no_prompt_at_all_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="int"):
+        llm_with(FakeClient(echo)).generate(5)  # type: ignore[arg-type]
+
+
 def test_params_may_be_one_for_each_prompt() -> None:
     llm = llm_with(FakeClient(token(WORLD)))
     outputs = llm.generate(["a", "b"], [SamplingParams(max_tokens=1), SamplingParams(max_tokens=3)])
