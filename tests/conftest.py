@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,15 @@ def _from_env(variable: str, what: str) -> Path:
     if not path.exists():
         pytest.skip(f"{variable}={value} does not exist")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Undo what a command run inside the test process did to the loggers."""
+    logger = logging.getLogger("octavo")
+    before = (logger.handlers[:], logger.level, logger.propagate)
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
 
 
 @pytest.fixture(scope="session")
