@@ -1,12 +1,18 @@
 #!/bin/sh
-# ISA translation units may define nothing weak outside namespace octavo: the linker would keep one copy for all ISAs,
-# and code compiled for AVX-512 could run on a CPU without it.
+# ISA translation units may define nothing weak outside their own namespace: the linker would keep one copy for all ISAs,
+# and code compiled for AVX-512 could run on a CPU without it. Usage: odr_guard.sh BUILD_DIRECTORY
 set -eu
-found=0
-for object in $(find "$1" -path '*octavo_avx512_vnni.dir*' -name '*.o'); do
-  if nm -C "$object" | grep -E ' [WVu] ' | grep -vE ' [WVu] octavo::avx512_vnni::'; then
-    echo "weak symbols outside the ISA namespace in $object" >&2
-    found=1
+status=0
+objects=$(find "$1" -path '*.dir/kernels/*/*.o')
+if [ -z "$objects" ]; then
+  echo "no ISA objects in $1" >&2
+  exit 1
+fi
+for object in $objects; do
+  isa=$(basename "$(dirname "$object")")
+  if nm -C "$object" | grep -E ' [WVu] ' | grep -vE " [WVu] octavo::$isa::"; then
+    echo "weak symbols outside octavo::$isa in $object" >&2
+    status=1
   fi
 done
-exit $found
+exit $status

@@ -9,6 +9,9 @@ constexpr KernelTable kTables[] = {
     {"avx512_vnni", kAvx2 | kFma | kF16c | kAvx512F | kAvx512Bw | kAvx512Vl | kAvx512Dq | kAvx512Vnni,
      &avx512_vnni::linear_kernels, &avx512_vnni::step_kernels},
 #endif
+#if defined(OCTAVO_HAS_AVX2)
+    {"avx2", kAvx2 | kFma | kF16c, &avx2::linear_kernels, &avx2::step_kernels},
+#endif
     {"scalar", 0, &scalar::linear_kernels, &scalar::step_kernels},
 };
 

@@ -55,14 +55,15 @@ struct LinearKernels {
   // q = round_to_nearest_even(x / d), from the token's own values alone. d below 2^-120 counts as 0 and gives q = 0, so
   // that flush-to-zero cannot change a result. Infinities count as the largest float; a NaN makes its block's d NaN,
   // and with it the token's outputs.
-  // Residual i of a token is that of its block with the i-th largest d (of equal ones the first; never NaN):
-  // x - d * q, rounded to float once, quantised by the same rule. If there are fewer such blocks, zeros of block 0.
+  // Residuals are those of the kResidualBlocks blocks with the largest d (of equal ones the first; never NaN), in k
+  // order: x - d * q, rounded to float once, quantised by the same rule. If blocks are too few, the first residuals are
+  // zeros of block 0.
   // x: [tokens, cols] float with row stride x_stride (elements). acts: the whole matrix's memory, 64-byte aligned.
   void (*quantize)(const float* x, size_t x_stride, int32_t tokens, int32_t cols, int32_t tile_begin, int32_t tile_end,
                    std::byte* acts);
 
-  // out[t, r] = sum_k w[r, k] * act[t, k] for rows of panels [panel_begin, panel_end) and all tokens: the blocks in k
-  // order, then the residuals in theirs.
+  // out[t, r] = sum_k w[r, k] * act[t, k] for rows of panels [panel_begin, panel_end) and all tokens: all blocks in
+  // k order, then the residuals in k order.
   // Quantised formats read `acts`; F16 and F32 read `x` [tokens, cols] with stride x_stride.
   // out: [tokens, rows] float with row stride out_stride; rows past `weights.rows` are not written.
   // scratch: at least scratch_bytes(cols), private to the calling thread, 64-byte aligned.

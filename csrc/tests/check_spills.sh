@@ -3,7 +3,7 @@
 # as an array in a loop, and the kernel then runs at a quarter of its speed. Usage: check_spills.sh linear.cpp.o
 set -eu
 objdump -dC --no-show-raw-insn "$1" | awk '
-  /^[0-9a-f]+ </ { name = $0; hot = /multiply_tile|multiply_float_tile/; tiles += hot }
+  /^[0-9a-f]+ </ { name = $0; hot = /multiply_tile|multiply_far_token|multiply_float_tile/; tiles += hot }
   hot && /zmm/ && /\(%r[sb]p/ { print name; print; spills++ }
   END {
     if (!tiles) { print "no tile kernels found"; exit 1 }

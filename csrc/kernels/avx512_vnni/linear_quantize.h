@@ -72,7 +72,7 @@ OCTAVO_INLINE HasBlock choose_blocks(const ActBlock* blocks, int32_t num_blocks,
   __m256i index[kResidualBlocks + 1];
   for (int32_t i = 0; i < kResidualBlocks; ++i) {
     largest[i] = _mm256_set1_ps(-1.0f);
-    index[i] = _mm256_setzero_si256();
+    index[i] = _mm256_set1_epi32(-1);
   }
   for (int32_t b = 0; b < num_blocks; ++b) {
     const __m256 d = _mm256_loadu_ps(blocks[b].d);
@@ -92,9 +92,14 @@ OCTAVO_INLINE HasBlock choose_blocks(const ActBlock* blocks, int32_t num_blocks,
   }
   HasBlock has_block = {};
   for (int32_t i = 0; i < kResidualBlocks; ++i) {
-    const __m256i chosen = _mm256_maskz_mov_epi32(tokens, index[i]);
+    for (int32_t j = i + 1; j < kResidualBlocks; ++j) {
+      const __m256i lower = _mm256_min_epi32(index[i], index[j]);
+      index[j] = _mm256_max_epi32(index[i], index[j]);
+      index[i] = lower;
+    }
+    has_block.tokens[i] = _mm256_mask_cmpge_epi32_mask(tokens, index[i], _mm256_setzero_si256());
+    const __m256i chosen = _mm256_maskz_mov_epi32(has_block.tokens[i], index[i]);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(residuals[i].block), chosen);
-    has_block.tokens[i] = _mm256_mask_cmp_ps_mask(tokens, largest[i], _mm256_setzero_ps(), _CMP_GE_OQ);
   }
   return has_block;
 }

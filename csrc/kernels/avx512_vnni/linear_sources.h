@@ -1,8 +1,8 @@
 // Where a tile kernel takes its codes and scales from: a packed record, or one unpacked to bytes and floats beforehand.
 //
 // A source gives, for block 0 or 1 of a record: code<Group>() as unsigned bytes (lane r: 4 consecutive k of row r),
-// d<Half>() and m() as floats of the 16 rows. kIsStreamed: its records come from memory, not from the
-// cache.
+// d<Half>() and m() as floats of the 16 rows. kPrefetchTokens: from this many tokens on its records are
+// prefetched.
 #pragma once
 
 #include "kernels/avx512_vnni/intrinsics.h"
@@ -42,7 +42,7 @@ template <class CodesOfFormat>
 struct PackedScales {
   using Codes = CodesOfFormat;
   using Record = typename Codes::Record;
-  static constexpr bool kIsStreamed = true;
+  static constexpr size_t kPrefetchTokens = 2;
 
   template <int Half>
   OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
@@ -84,6 +84,8 @@ struct SourceQ6_K : PackedScales<CodesQ6_K> {
 };
 
 struct SourceQ8_0 : PackedScales<CodesQ8_0> {
+  static constexpr size_t kPrefetchTokens = 8;
+
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
     return load_group(record.codes[block][Group]);
@@ -101,8 +103,7 @@ template <class CodesOfFormat>
 struct SourceUnpacked {
   using Codes = CodesOfFormat;
   using Record = UnpackedRecord;
-  static constexpr bool kIsStreamed = false;
-
+  static constexpr size_t kPrefetchTokens = 9;  // never: they come from the cache
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
     return load_group(record.codes[block][Group]);

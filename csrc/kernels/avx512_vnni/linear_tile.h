@@ -81,15 +81,45 @@ OCTAVO_INLINE void add_block(Ints<T...> tokens, const typename Source::Record& r
   }
 }
 
-// Adds one token's run of a residual block. Two chains of sums, as no other token fills the wait for a sum.
+// What a residual adds to its token's accumulator, one addend per scale of the block: sum * scale, by fma.
+template <class Source>
+struct ResidualTerm {
+  __m512 sum[Source::Codes::kHalves];
+  __m512 scale[Source::Codes::kHalves];
+};
+
 template <class Source, int Half, int... G>
-OCTAVO_INLINE __m512 add_token_run(Ints<G...>, int32_t t, const typename Source::Record& record, int32_t block,
-                                   const ActBlock& act, __m512 acc) {
+OCTAVO_INLINE void residual_run(Ints<G...>, const typename Source::Record& record, int32_t block, const ActBlock& act,
+                                int32_t t, ResidualTerm<Source>& term) {
+  // Two chains, as no other token fills the wait for a sum.
   __m512i even = start_sum<typename Source::Codes, Half>(act, t);
   __m512i odd = _mm512_setzero_si512();
   (((G % 2 ? odd : even) = dot(G % 2 ? odd : even, Source::template code<G>(record, block), &act.q[t][4 * G])), ...);
-  const __m512 scale = _mm512_mul_ps(Source::template d<Half>(record, block), _mm512_set1_ps(act.d[t]));
-  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(even, odd)), scale, acc);
+  term.sum[Half] = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
+  term.scale[Half] = _mm512_mul_ps(Source::template d<Half>(record, block), _mm512_set1_ps(act.d[t]));
+}
+
+// Tokens share the block of a residual too seldom (a tile in ten, by text and model) to decode its codes once for all.
+template <class Source>
+OCTAVO_INLINE ResidualTerm<Source> residual_term(const typename Source::Record* records, const ActResidual& residual,
+                                                 int32_t t) {
+  const auto& record = records[residual.block[t] >> 1];
+  const int32_t block = residual.block[t] & 1;
+  ResidualTerm<Source> term;
+  if constexpr (Source::Codes::kHalves == 2) {
+    residual_run<Source, 0>(Ints<0, 1, 2, 3>{}, record, block, residual.terms, t, term);
+    residual_run<Source, 1>(Ints<4, 5, 6, 7>{}, record, block, residual.terms, t, term);
+  } else {
+    residual_run<Source, 0>(Ints<0, 4, 1, 5, 2, 6, 3, 7>{}, record, block, residual.terms, t, term);
+  }
+  return term;
+}
+
+template <class Source>
+OCTAVO_INLINE __m512 add_term(__m512 acc, const ResidualTerm<Source>& term) {
+  acc = _mm512_fmadd_ps(term.sum[0], term.scale[0], acc);
+  if constexpr (Source::Codes::kHalves == 2) acc = _mm512_fmadd_ps(term.sum[1], term.scale[1], acc);
+  return acc;
 }
 
 // Has the compiler finish one value before it goes on: left alone it starts all tokens at once, sinks half of the work
@@ -97,21 +127,6 @@ OCTAVO_INLINE __m512 add_token_run(Ints<G...>, int32_t t, const typename Source:
 OCTAVO_INLINE __m512 finish(__m512 value) {
   asm volatile("" : "+v"(value));
   return value;
-}
-
-// A token's residual belongs to a block of its own: neighbours share it too seldom (1 tile in 4 or fewer) to decode its
-// codes once for all.
-template <class Source>
-OCTAVO_INLINE __m512 add_token_residual(int32_t t, const typename Source::Record* records, const ActResidual& residual,
-                                        __m512 acc) {
-  const auto& record = records[residual.block[t] >> 1];
-  const int32_t block = residual.block[t] & 1;
-  if constexpr (Source::Codes::kHalves == 2) {
-    acc = add_token_run<Source, 0>(Ints<0, 1, 2, 3>{}, t, record, block, residual.terms, acc);
-    return add_token_run<Source, 1>(Ints<4, 5, 6, 7>{}, t, record, block, residual.terms, acc);
-  } else {
-    return add_token_run<Source, 0>(Ints<0, 4, 1, 5, 2, 6, 3, 7>{}, t, record, block, residual.terms, acc);
-  }
 }
 
 // Where a tile's results go: `tokens` rows of 16 floats, of which `rows` are written.
@@ -126,39 +141,84 @@ OCTAVO_INLINE void store_token(const TileOut& tile, int32_t t, __m512 acc) {
   if (t < tile.tokens) _mm512_mask_storeu_ps(tile.out + t * tile.stride, tile.rows, acc);
 }
 
-// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. With
-// one or two tokens the hardware prefetcher follows the stream faster than we do. With more, activations falling out of
-// the L1 cache confuse it: 4 tokens ran at 0.6 of the speed without this (Zen 4).
-template <int Tokens, size_t Bytes>
+// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. One token
+// leaves the stream to the hardware prefetcher, which is faster. With more, activations falling out of the L1 cache
+// confuse it: 4 tokens ran at 0.6 of the speed without this, 2 tokens with Q6_K at 0.7. Q8_0, most bytes per product,
+// loses by it up to 4 tokens: 0.8 (all on Zen 4).
+template <size_t Bytes>
 OCTAVO_INLINE void prefetch_weights(const void* weights) {
   constexpr size_t kDistance = 8192;
-  if constexpr (Tokens <= 2) return;
   const char* ahead = static_cast<const char*>(weights) + kDistance;
 #pragma GCC unroll 32
   for (size_t line = 0; line < Bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
 }
 
+// The operands of a tile: a panel's records, a tile's activations.
+template <class Source>
+struct TileIn {
+  const typename Source::Record* records;
+  int32_t num_records;
+  const ActBlock* acts;
+  const ActResidual* residuals;
+};
+
+// Adds records [begin, end).
 template <class Source, int... T>
-OCTAVO_INLINE void multiply_tokens(Ints<T...> tokens, const std::byte* panel, int32_t num_records, const ActBlock* acts,
-                                   const TileOut& tile) {
-  const auto* records = reinterpret_cast<const typename Source::Record*>(panel);
-  __m512 acc[sizeof...(T)] = {((void)T, _mm512_setzero_ps())...};
-  for (int32_t i = 0; i < num_records; ++i) {
-    if constexpr (Source::kIsStreamed) prefetch_weights<sizeof...(T), sizeof(records[0])>(&records[i]);
-    add_block<Source>(tokens, records[i], 0, acts[2 * i], acc);
-    add_block<Source>(tokens, records[i], 1, acts[2 * i + 1], acc);
+OCTAVO_INLINE void add_records(Ints<T...> tokens, const TileIn<Source>& in, int32_t begin, int32_t end,
+                               __m512 (&acc)[sizeof...(T)]) {
+  for (int32_t i = begin; i < end; ++i) {
+    const auto& record = in.records[i];
+    if constexpr (sizeof...(T) >= Source::kPrefetchTokens) prefetch_weights<sizeof(record)>(&record);
+    add_block<Source>(tokens, record, 0, in.acts[2 * i], acc);
+    add_block<Source>(tokens, record, 1, in.acts[2 * i + 1], acc);
   }
-  const auto* residuals = reinterpret_cast<const ActResidual*>(acts + 2 * num_records);
+}
+
+template <class Source, int... T>
+OCTAVO_INLINE void multiply_tokens(Ints<T...> tokens, const TileIn<Source>& in, const TileOut& tile) {
+  __m512 acc[sizeof...(T)] = {((void)T, _mm512_setzero_ps())...};
+  add_records(tokens, in, 0, in.num_records, acc);
 #pragma GCC unroll 1
   for (int32_t i = 0; i < kResidualBlocks; ++i) {
-    ((acc[T] = finish(add_token_residual<Source>(T, records, residuals[i], acc[T]))), ...);
+    ((acc[T] = finish(add_term(acc[T], residual_term<Source>(in.records, in.residuals[i], T)))), ...);
   }
   (store_token(tile, T, acc[T]), ...);
 }
 
+// The same bits for one token and a panel larger than this. One token streams the panel at the speed of memory, and a
+// step back to a record that has left the L1 cache breaks the stream (Q6_K of 2,048 columns: 24 % slower). So the
+// residuals' terms are taken on the way and added at the end. For a short panel the loops cost more than they save.
+// Not inlined: next to it, the compiler reorders the loads of the short form, and Q8_0 runs 20 % slower.
+constexpr size_t kNearBytes = 24576;
+
+template <class Source>
+[[gnu::noinline]] void multiply_far_token(const TileIn<Source>& in, const TileOut& tile) {
+  __m512 acc[1] = {_mm512_setzero_ps()};
+  ResidualTerm<Source> terms[kResidualBlocks + 1];
+  int32_t done = 0;
+#pragma GCC unroll 4
+  for (int32_t i = 0; i < kResidualBlocks; ++i) {
+    const int32_t end = (in.residuals[i].block[0] >> 1) + 1;
+    add_records(Ints<0>{}, in, done, end, acc);
+    terms[i] = residual_term<Source>(in.records, in.residuals[i], 0);
+    done = end;
+  }
+  add_records(Ints<0>{}, in, done, in.num_records, acc);
+#pragma GCC unroll 4
+  for (int32_t i = 0; i < kResidualBlocks; ++i) acc[0] = add_term(acc[0], terms[i]);
+  store_token(tile, 0, acc[0]);
+}
+
 template <class Source, int Tokens>
 [[gnu::noinline]] void multiply_tile(const std::byte* panel, int32_t num_records, const ActBlock* acts, TileOut tile) {
-  multiply_tokens<Source>(typename FirstInts<Tokens>::type{}, panel, num_records, acts, tile);
+  const auto* records = reinterpret_cast<const typename Source::Record*>(panel);
+  const auto* residuals = reinterpret_cast<const ActResidual*>(acts + 2 * num_records);
+  const TileIn<Source> in = {records, num_records, acts, residuals};
+  if (Tokens == 1 && num_records * sizeof(records[0]) > kNearBytes) {
+    multiply_far_token(in, tile);
+  } else {
+    multiply_tokens(typename FirstInts<Tokens>::type{}, in, tile);
+  }
 }
 
 // Unpacks a panel for SourceUnpacked.

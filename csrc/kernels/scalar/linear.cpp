@@ -57,33 +57,33 @@ void subtract_terms(const ActBlock& block, int32_t t, float (&values)[32]) {
   }
 }
 
-// The index of the token's block with the largest scale, first of equal ones, that none of `taken` names; -1 if all are
-// taken or NaN.
-int32_t find_largest(const ActBlock* blocks, int32_t num_blocks, int32_t t, const ActResidual* taken,
-                     int32_t num_taken) {
-  int32_t largest = -1;
-  float d = -1.0f;
-  for (int32_t b = 0; b < num_blocks; ++b) {
-    bool is_taken = false;
-    for (int32_t i = 0; i < num_taken; ++i) is_taken |= taken[i].block[t] == b;
-    if (is_taken || !(blocks[b].d[t] > d)) continue;
-    largest = b;
-    d = blocks[b].d[t];
-  }
-  return largest;
+// Whether fewer than kResidualBlocks of the token's blocks go before block `b` by scale, then by index. Never if it is
+// NaN.
+bool is_chosen(const ActBlock* blocks, int32_t num_blocks, int32_t t, int32_t b) {
+  const float d = blocks[b].d[t];
+  int32_t before = 0;
+  for (int32_t i = 0; i < num_blocks; ++i) before += blocks[i].d[t] > d || (i < b && blocks[i].d[t] == d);
+  return before < kResidualBlocks && d == d;
 }
 
 void quantize_residuals(const float* row, int32_t cols, int32_t t, ActBlock* blocks, ActResidual* residuals) {
-  for (int32_t i = 0; i < kResidualBlocks; ++i) {
-    const int32_t b = find_largest(blocks, num_padded_blocks(cols), t, residuals, i);
-    float values[32] = {};
-    if (b >= 0) {
-      load_block(row, b, cols, values);
-      subtract_terms(blocks[b], t, values);
-    }
+  const int32_t num_blocks = num_padded_blocks(cols);
+  int32_t num_chosen = 0;
+  for (int32_t b = 0; b < num_blocks; ++b) num_chosen += is_chosen(blocks, num_blocks, t, b);
+  float values[32] = {};
+  for (int32_t i = 0; i < kResidualBlocks - num_chosen; ++i) {
     quantize_block(values, t, residuals[i].terms);
-    residuals[i].block[t] = b >= 0 ? b : 0;
-    if (b >= 0) blocks[b].d_sum[t] += residuals[i].terms.d_sum[t];
+    residuals[i].block[t] = 0;
+  }
+  ActResidual* residual = residuals + kResidualBlocks - num_chosen;
+  for (int32_t b = 0; b < num_blocks; ++b) {
+    if (!is_chosen(blocks, num_blocks, t, b)) continue;
+    load_block(row, b, cols, values);
+    subtract_terms(blocks[b], t, values);
+    quantize_block(values, t, residual->terms);
+    blocks[b].d_sum[t] += residual->terms.d_sum[t];
+    residual->block[t] = b;
+    ++residual;
   }
 }
 
