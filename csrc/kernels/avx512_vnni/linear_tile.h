@@ -99,7 +99,8 @@ OCTAVO_INLINE void residual_run(Ints<G...>, const typename Source::Record& recor
   term.scale[Half] = _mm512_mul_ps(Source::template d<Half>(record, block), _mm512_set1_ps(act.d[t]));
 }
 
-// Tokens share the block of a residual too seldom (a tile in ten, by text and model) to decode its codes once for all.
+// Per token: all tokens of a tile have their residual in the same block too seldom (4 % of the tiles with 576 columns of
+// smollm2, 25 to 50 % with 640 of gemma3) to decode its codes once for all.
 template <class Source>
 OCTAVO_INLINE ResidualTerm<Source> residual_term(const typename Source::Record* records, const ActResidual& residual,
                                                  int32_t t) {
