@@ -164,29 +164,18 @@ def products(paths: dict[str, Path]) -> Iterator[Row]:
 def exactness(paths: dict[str, Path]) -> Iterator[Row]:
     """Bit-equal ids."""
     num_prompts, max_tokens = (8, 12) if SMALL else (32, 32)
-    for is_seeded in (False, True):
-        kind = "seeded" if is_seeded else "greedy"
-        variants = measures.exactness_variants(
-            paths["smollm2"], num_prompts, max_tokens, is_seeded=is_seeded
-        )
-        for variant, num_different, note in variants:
-            measured = f"{num_different} of {num_prompts} differ" + (f" ({note})" if note else "")
-            yield Row(
-                f"{kind} ids, smollm2: {variant} = each alone",
-                measured,
-                "0 differ",
-                num_different == 0,
+    for name in ("smollm2",) if SMALL else MODELS:
+        for is_seeded in (False, True):
+            variants = measures.exactness_variants(
+                paths[name], num_prompts, max_tokens, is_seeded=is_seeded
             )
-    if not SMALL:
-        for variant, num_different, note in measures.exactness_variants(
-            paths["gemma3:270m"], 8, 16, is_seeded=False
-        ):
-            yield Row(
-                f"greedy ids, gemma3: {variant} = each alone",
-                f"{num_different} of 8 differ {note}",
-                "0 differ",
-                num_different == 0,
-            )
+            for variant, num_different, note in variants:
+                measured = f"{num_different} of {num_prompts} differ" + (
+                    f" ({note})" if note else ""
+                )
+                kind = "seeded" if is_seeded else "greedy"
+                what = f"{kind} ids, {name}: {variant} = each alone"
+                yield Row(what, measured, "0 differ", num_different == 0)
 
 
 def serving_rows(paths: dict[str, Path]) -> Iterator[Row]:
