@@ -7,6 +7,7 @@ import pty
 import re
 import resource
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -95,8 +96,15 @@ class Terminal:
                 shown += chunk
         return shown.decode("utf-8", "replace")
 
-    def wait(self) -> int:
-        """The exit code; below zero for a signal."""
+    def wait(self, timeout_s: float = 20) -> int:
+        """The exit code; below zero for a signal. A command that goes on for longer is killed."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        os.kill(self.pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
