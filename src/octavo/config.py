@@ -49,7 +49,8 @@ class CacheConfig:
         default=None, metadata=_meta("memory for the KV cache, such as 512MiB")
     )
     enable_prefix_caching: bool = field(
-        default=True, metadata=_meta("reuse the KV of common prefixes")
+        default=True,
+        metadata=_meta("reuse the KV of common prefixes (accepted; requests share none yet)"),
     )
 
 

@@ -45,11 +45,6 @@ class QuantFormat(Enum):
         """Bytes per block."""
         return self.value[2]
 
-    @property
-    def bits_per_weight(self) -> float:
-        """Stored bits per element, scales included."""
-        return 8 * self.block_bytes / self.block_len
-
     def num_bytes(self, num_elements: int) -> int:
         """Bytes of `num_elements` elements; they must fill whole blocks."""
         if num_elements % self.block_len:

@@ -28,10 +28,6 @@ class BlockPool:
         """Blocks nobody holds."""
         return len(self._free)
 
-    def ref_count(self, block_id: int) -> int:
-        """References to a block."""
-        return self._ref_counts[block_id]
-
     def allocate(self, count: int) -> list[int] | None:
         """Take the `count` free blocks that are first to be evicted, or None, taking nothing, if there are fewer."""
         if count > len(self._free):

@@ -7,7 +7,7 @@ executable definition of each operation, every backend is tested against it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
@@ -254,11 +254,3 @@ class Backend(Protocol[T, W]):
 
 AnyBackend = Backend[Any, Any]
 AnyModel = DecoderModel[Any, Any]
-
-
-@dataclass(slots=True)
-class WeightReport:
-    """What loading did with the weights, for the start-up log."""
-
-    bytes_by_format: dict[str, int] = field(default_factory=dict)
-    repacked: list[str] = field(default_factory=list)
