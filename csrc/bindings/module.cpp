@@ -237,13 +237,49 @@ void execute(Executor& executor, nb::handle batch, nb::handle sample, nb::handle
   raise_from(status);
 }
 
+// Writes tokens [num_steps * R]; returns the number of steps done.
+int32_t decode(Executor& executor, nb::handle batch, nb::handle sample, nb::handle run,
+               const Array<int32_t, 1>& tokens) {
+  Reader batch_reader(batch), sample_reader(sample), run_reader(run);
+  const BatchView batch_view = read_batch(batch_reader);
+  const SampleView sample_view = read_sample(sample_reader);
+  const DecodeRunView run_view{nb::cast<int32_t>(run.attr("num_steps")), run_reader.vector<const int32_t>("end_start"),
+                               run_reader.vector<const int32_t>("end_ids")};
+  int32_t num_done = 0;
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = executor.decode(batch_view, sample_view, run_view, {tokens.data(), tokens.size()}, &num_done);
+  }
+  raise_from(status);
+  return num_done;
+}
+
+// (kind, [(ggml type, rows, cols, packed bytes), ...], calls, rows, ns of work, ns of waiting) of each operation.
+nb::list op_counts(const Executor& executor) {
+  nb::list out;
+  for (const OpCount& count : executor.op_counts()) {
+    nb::list matrices;
+    for (const PackedMatrix* matrix : count.matrices) {
+      const size_t bytes = matrix->num_panels * matrix->panel_bytes;
+      matrices.append(nb::make_tuple(static_cast<int32_t>(matrix->format), matrix->rows, matrix->cols, bytes));
+    }
+    const StageCounter& sum = count.sum;
+    out.append(nb::make_tuple(count.kind, matrices, sum.calls, sum.rows, sum.work_ns, sum.wait_ns));
+  }
+  return out;
+}
+
 void bind_executor(nb::module_& m) {
   nb::class_<Executor>(m, "Executor")
       .def("execute", &execute, nb::arg("batch"), nb::arg("sample"), nb::arg("result"))
+      .def("decode", &decode, nb::arg("batch"), nb::arg("sample"), nb::arg("run"), nb::arg("tokens"))
       .def("copy_blocks",
            [](Executor& executor, const std::vector<std::pair<int32_t, int32_t>>& pairs) {
              raise_from(executor.kv().copy(pairs));
            })
+      .def("set_counting", &Executor::set_counting, nb::arg("is_counting"))
+      .def("op_counts", &op_counts)
       .def("fill_kv", [](Executor& executor, float value) { executor.kv().fill(value); });
   m.def("make_executor", &make_executor, nb::arg("program"), nb::kw_only(), nb::arg("num_layers"),
         nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("element_bytes"), nb::arg("num_blocks"),

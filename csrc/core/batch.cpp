@@ -144,4 +144,30 @@ Status check_sample(const SampleView& sample, const ResultView& result, int32_t 
   return check_size(sample.bias_values.size(), sample.bias_ids.size(), "bias_values");
 }
 
+Status check_decode(const BatchView& batch, const SampleView& sample, const DecodeRunView& run,
+                    const StepLimits& limits) {
+  const int32_t num_requests = batch.num_requests();
+  if (run.num_steps < 1) return Status::invalid("num_steps must be at least 1");
+  if (batch.num_tokens() != num_requests || batch.num_rows() != num_requests) {
+    return Status::invalid("a run of decode steps has one token and one output row per request");
+  }
+  const bool is_plain = sample.bias_ids.empty() && sample.seen_ids.empty() && sample.made_ids.empty();
+  const bool is_scored = std::find(sample.is_scored.begin(), sample.is_scored.end(), true) != sample.is_scored.end();
+  const bool has_logprobs = std::any_of(sample.num_logprobs.begin(), sample.num_logprobs.end(),
+                                        [](int32_t n) { return n >= 0; });
+  if (!is_plain || is_scored || has_logprobs) {
+    return Status::invalid("a run of decode steps takes no log-probabilities, bias or penalties");
+  }
+  for (int32_t r = 0; r < num_requests; ++r) {
+    const int64_t last_block = (int64_t{batch.seq_lens[r]} + run.num_steps - 2) / kBlockSize;
+    if (last_block >= std::min(batch.table_width, limits.num_blocks)) {
+      return Status::invalid("request " + std::to_string(r) + ": its block table does not reach " +
+                             std::to_string(run.num_steps) + " steps");
+    }
+    const auto table = batch.block_tables.subspan(static_cast<size_t>(r) * batch.table_width, last_block + 1);
+    if (Status status = check_range(table, limits.num_blocks, "block_tables"); !status.ok()) return status;
+  }
+  return check_starts(run.end_start, num_requests, run.end_ids.size(), "end_ids");
+}
+
 }  // namespace octavo

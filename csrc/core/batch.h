@@ -43,6 +43,12 @@ struct ResultView {
   int32_t top_width = 0;
 };
 
+// Several decode steps in one call (octavo.ops.protocol: DecodeRun).
+struct DecodeRunView {
+  int32_t num_steps = 0;
+  std::span<const int32_t> end_start, end_ids;  // [R + 1], ragged
+};
+
 struct StepLimits {
   int32_t max_tokens, num_blocks, num_token_ids, vocab_size;
 };
@@ -50,5 +56,9 @@ struct StepLimits {
 // Everything that indexes memory is in range, and the arrays agree with each other.
 Status check_batch(const BatchView& batch, const StepLimits& limits);
 Status check_sample(const SampleView& sample, const ResultView& result, int32_t num_rows, const StepLimits& limits);
+// What check_batch and check_sample leave open for a run of decode steps: one drawing row per request, nothing that
+// depends on earlier outputs, block tables that reach far enough.
+Status check_decode(const BatchView& batch, const SampleView& sample, const DecodeRunView& run,
+                    const StepLimits& limits);
 
 }  // namespace octavo

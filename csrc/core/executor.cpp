@@ -81,6 +81,11 @@ Status Executor::allocate() {
     member.scores = member.partials + rows * partial;
   }
   tiles_.resize(chunk);
+  for (auto* array : {&decode_.token_ids, &decode_.positions, &decode_.slots, &decode_.seq_lens,
+                      &decode_.sample_positions, &decode_.ranks}) {
+    array->resize(limits_.max_tokens);
+  }
+  decode_.logprobs.resize(limits_.max_tokens);
   return Sampler::create(*step_, limits_.vocab_size, kSlabRows, threads, &sampler_);
 }
 
@@ -98,6 +103,23 @@ Status Executor::execute(const BatchView& batch, const SampleView& sample, const
   return {};
 }
 
+void Executor::set_counting(bool is_counting) {
+  is_counting_ = is_counting;
+  if (!is_counting) return;
+  body_counters_.assign(body_.stages.size(), {});
+  head_counters_.assign(head_.stages.size(), {});
+  sample_counter_ = {};
+}
+
+std::vector<OpCount> Executor::op_counts() const {
+  std::vector<OpCount> counts;
+  if (body_counters_.empty()) return counts;
+  add_counts(body_, body_counters_, counts);
+  add_counts(head_, head_counters_, counts);
+  counts.push_back({"sample", {}, sample_counter_});
+  return counts;
+}
+
 void Executor::run_step(Member& member) {
   ThreadPool& pool = runtime_->pool;
   const int32_t num_tokens = now_.batch->num_tokens(), num_rows = now_.batch->num_rows();
@@ -105,18 +127,26 @@ void Executor::run_step(Member& member) {
     const int32_t count = std::min(kChunkTokens, num_tokens - begin);
     if (begin > 0) pool.barrier();  // shares of tokens differ between chunks
     if (member.index == 0) make_attention_tiles(begin, count);
-    run_plan(body_, {begin, count, body_workspace_.as<float>()}, member);
+    run_plan(body_, body_counters_, {begin, count, body_workspace_.as<float>()}, member);
   }
   for (int32_t begin = 0; begin < num_rows; begin += kSlabRows) {
     const int32_t count = std::min(kSlabRows, num_rows - begin);
     pool.barrier();
-    run_plan(head_, {begin, count, head_workspace_.as<float>()}, member);
+    run_plan(head_, head_counters_, {begin, count, head_workspace_.as<float>()}, member);
     pool.barrier();
-    const LogitSlab slab{head_workspace_.as<float>() + head_.output.offset, head_.output.stride, begin, count};
-    sampler_.summarize(slab, *now_.sample, member.index);
-    pool.barrier();
-    sampler_.choose(slab, *now_.sample, *now_.result, member.index);
+    sample_rows({head_workspace_.as<float>() + head_.output.offset, head_.output.stride, begin, count}, member);
   }
+}
+
+void Executor::sample_rows(const LogitSlab& slab, const Member& member) {
+  Lap lap(is_counting_ && member.index == 0);
+  sampler_.summarize(slab, *now_.sample, member.index);
+  runtime_->pool.barrier();
+  sampler_.choose(slab, *now_.sample, *now_.result, member.index);
+  if (!is_counting_ || member.index != 0) return;
+  lap.add_to(sample_counter_.work_ns);
+  ++sample_counter_.calls;
+  sample_counter_.rows += slab.num_rows;
 }
 
 // Cuts each request's tokens of the chunk into query tiles. One thread does it while the others begin the token stages;
@@ -137,29 +167,45 @@ void Executor::make_attention_tiles(int32_t begin, int32_t count) {
   }
 }
 
-void Executor::run_plan(const Plan& plan, const Window& window, Member& member) {
-  ThreadPool& pool = runtime_->pool;
-  const int32_t num_tiles = (window.count - 1) / kTileTokens + 1;
-  const Share share = share_of(num_tiles, member.index, pool.size());
+void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, const Window& window, Member& member) {
+  const bool is_counted = is_counting_ && member.index == 0;
+  Lap lap(is_counted);
   const std::vector<Stage>& stages = plan.stages;
   for (size_t i = 0; i < stages.size();) {
+    size_t end = i + 1;
     if (is_token_stage(stages[i].kind)) {
-      size_t end = i;
       while (end < stages.size() && is_token_stage(stages[end].kind)) ++end;
-      for (int32_t tile = share.begin; tile < share.end; ++tile) {
-        const int32_t first = tile * kTileTokens, last = std::min(first + kTileTokens, window.count);
-        for (size_t s = i; s < end; ++s) run_token_stage(stages[s], window, first, last);
-      }
-      i = end;
+      run_token_stages(plan, i, end, counters, window, member, lap);
+    } else if (stages[i].kind == StageKind::kMultiply) {
+      run_multiply(stages[i], window, member);
     } else {
-      if (stages[i].kind == StageKind::kMultiply) {
-        run_multiply(stages[i], window, member);
-      } else {
-        run_attend(stages[i], window, member);
-      }
-      ++i;
+      run_attend(stages[i], window, member);
     }
-    if (i < stages.size()) pool.barrier();
+    if (is_counted && !is_token_stage(stages[i].kind)) lap.add_to(counters[i].work_ns);
+    if (end < stages.size()) runtime_->pool.barrier();
+    if (is_counted) {
+      lap.add_to(counters[end - 1].wait_ns);
+      for (; i < end; ++i) {
+        ++counters[i].calls;
+        counters[i].rows += window.count;
+      }
+    }
+    i = end;
+  }
+}
+
+// Stages [begin, end) on this member's share of the tokens, tile by tile.
+void Executor::run_token_stages(const Plan& plan, size_t begin, size_t end, std::vector<StageCounter>& counters,
+                                const Window& window, const Member& member, Lap& lap) {
+  const int32_t num_tiles = (window.count - 1) / kTileTokens + 1;
+  const Share share = share_of(num_tiles, member.index, runtime_->pool.size());
+  const bool is_counted = is_counting_ && member.index == 0;
+  for (int32_t tile = share.begin; tile < share.end; ++tile) {
+    const int32_t first = tile * kTileTokens, last = std::min(first + kTileTokens, window.count);
+    for (size_t s = begin; s < end; ++s) {
+      run_token_stage(plan.stages[s], window, first, last);
+      if (is_counted) lap.add_to(counters[s].work_ns);
+    }
   }
 }
 
@@ -210,7 +256,8 @@ void Executor::run_token_stage(const Stage& stage, const Window& window, int32_t
       return;
     case StageKind::kWriteKv: {
       const KVLayer layer = kv_.layer(attentions_[stage.spec].layer);
-      for (int32_t t = begin; t < end; ++t) step_->write_kv(layer, in(t), in2(t), batch.slots[window.begin + t]);
+      step_->write_kv(layer, {in(begin), stage.in.stride, in2(begin), stage.in2.stride},
+                      &batch.slots[window.begin + begin], end - begin);
       return;
     }
     case StageKind::kMultiply:

@@ -14,6 +14,7 @@
 #include "core/arena.h"
 #include "core/batch.h"
 #include "core/kv_pool.h"
+#include "core/op_counters.h"
 #include "core/plan.h"
 #include "core/program.h"
 #include "core/sampler.h"
@@ -45,10 +46,33 @@ class Executor {
                        int32_t num_blocks, int32_t max_batched_tokens, std::unique_ptr<Executor>* out);
 
   Status execute(const BatchView& batch, const SampleView& sample, const ResultView& result);
+  // Up to run.num_steps decode steps, each from what the one before drew: the same bits as that many calls of execute.
+  // tokens: [num_steps, R], of which *num_done steps are written.
+  Status decode(const BatchView& batch, const SampleView& sample, const DecodeRunView& run, std::span<int32_t> tokens,
+                int32_t* num_done);
   KVPool& kv() { return kv_; }
+
+  // Whether steps from now on are counted; turning it on starts from zero.
+  void set_counting(bool is_counting);
+  // What was counted, stages that do the same work together. Not while a step runs.
+  std::vector<OpCount> op_counts() const;
   const Runtime& runtime() const { return *runtime_; }
 
  private:
+  // The arrays of a run's current step, [max_tokens] each.
+  struct DecodeArrays {
+    std::vector<int32_t> token_ids, positions, slots, seq_lens, sample_positions, ranks;
+    std::vector<float> logprobs;
+  };
+  // A run of decode steps under way.
+  struct DecodeState {
+    const DecodeRunView* run;
+    BatchView batch;
+    SampleView sample;
+    ResultView result;  // of the current step
+    int32_t num_done = 0;
+    bool is_over = false;
+  };
   // Consecutive tokens of one request within a chunk.
   struct AttentionTile {
     int32_t first_token;  // in the chunk
@@ -84,8 +108,14 @@ class Executor {
   Status allocate();
 
   void run_step(Member& member);
+  void run_decode(DecodeState& state, Member& member);
+  void begin_decode(const BatchView& batch, const SampleView& sample, std::span<int32_t> tokens, DecodeState& state);
+  void advance_decode(DecodeState& state);
+  void sample_rows(const LogitSlab& slab, const Member& member);
   void make_attention_tiles(int32_t begin, int32_t count);
-  void run_plan(const Plan& plan, const Window& window, Member& member);
+  void run_plan(const Plan& plan, std::vector<StageCounter>& counters, const Window& window, Member& member);
+  void run_token_stages(const Plan& plan, size_t begin, size_t end, std::vector<StageCounter>& counters,
+                        const Window& window, const Member& member, Lap& lap);
   void run_token_stage(const Stage& stage, const Window& window, int32_t begin, int32_t end);
   void fill_rope_table(const Stage& stage, const Window& window, int32_t begin, int32_t end);
   void load_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end);
@@ -111,6 +141,9 @@ class Executor {
   std::vector<AttentionSpec> attentions_;
   Plan body_, head_;
   Sampler sampler_;
+  bool is_counting_ = false;
+  std::vector<StageCounter> body_counters_, head_counters_;  // by stage of the plan; written by member 0
+  StageCounter sample_counter_;
 
   Mapping body_workspace_, head_workspace_, kept_rows_, acts_, split_partials_;
   std::vector<Mapping> member_memory_;
@@ -119,6 +152,7 @@ class Executor {
   int32_t num_tiles_ = 0;
   int32_t max_tile_tokens_ = 0;
   std::atomic<int> next_item_[2] = {0, 0};  // of this attend stage, and of the one after
+  DecodeArrays decode_;
   Step now_{};
 };
 

@@ -48,6 +48,14 @@ struct QueryTile {
   const int32_t* block_table;
 };
 
+// Keys and values [num_kv_heads * head_dim] of consecutive tokens.
+struct KVRows {
+  const float* keys;
+  size_t key_stride;
+  const float* values;
+  size_t value_stride;
+};
+
 // Floats of one row's partial or state: max, sum, and the accumulator padded to whole registers.
 constexpr size_t partial_floats(int32_t head_dim) {
   return kPartialHeader + (static_cast<size_t>(head_dim) + 15) / 16 * 16;
@@ -65,8 +73,8 @@ struct StepKernels {
   void (*add)(const float* a, const float* b, int32_t size, float* out);
   void (*softcap)(const float* x, float cap, int32_t size, float* out);
 
-  // Stores one token's keys and values [num_kv_heads * head_dim] at `slot`, rounded to nearest even.
-  void (*write_kv)(const KVLayer& layer, const float* k, const float* v, int32_t slot);
+  // Stores keys and values of tokens, rounded to nearest even, each at its slot.
+  void (*write_kv)(const KVLayer& layer, const KVRows& rows, const int32_t* slots, int32_t num_tokens);
 
   // Attention of all rows of `tile` over context tile `context` (positions 128 * context ..) of one kv head.
   // partials: partial_floats per row, scratch: 128 floats per row. A row that sees nothing here gets sum 0.

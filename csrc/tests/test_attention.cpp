@@ -40,7 +40,7 @@ struct Fixture {
     }
     for (int32_t t = 0; t < c.context; ++t) {
       const int32_t slot = table[t / kBlockSize] * kBlockSize + t % kBlockSize;
-      step.write_kv(pool.layer(1), &keys[t * kv_width], &values[t * kv_width], slot);
+      step.write_kv(pool.layer(1), {&keys[t * kv_width], 0, &values[t * kv_width], 0}, &slot, 1);
     }
   }
 
@@ -138,7 +138,8 @@ void test_halves_round_to_nearest_even(const KernelTable& table) {
   Fixture fixture({shape, KVType::F16, 1}, *table.step);
   const float samples[16] = {1.0f,     65504.0f, 65519.0f, 65520.0f, -1e9f,    6e-8f,       2.9e-8f, 3.1e-8f,
                              6.1e-5f,  6.0e-5f,  0.1f,     -0.0f,    1.00049f, 1.00048828f, 3.1415f, 1.0014648f};
-  table.step->write_kv(fixture.pool.layer(0), samples, samples, 21);
+  const int32_t slot = 21;
+  table.step->write_kv(fixture.pool.layer(0), {samples, 0, samples, 0}, &slot, 1);
   const KVLayer layer = fixture.pool.layer(0);
   const uint16_t* block = reinterpret_cast<const uint16_t*>(layer.pool + layer.block_bytes);
   for (int i = 0; i < 16; ++i) {

@@ -65,6 +65,8 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     num_generated_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    model_s: float = 0.0
+    """Seconds spent in the backend. What steps took beyond them went to scheduling and handling."""
 
 
 class StepOutputs(msgspec.Struct, array_like=True, gc=False):

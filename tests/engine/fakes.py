@@ -14,7 +14,8 @@ from octavo.engine.runner import ModelRunner
 from octavo.engine.scheduler import SchedulerLimits
 from octavo.kv_layout import BLOCK_SIZE
 from octavo.messages import AddRequest, ChoiceOutput, EngineInfo, TokenScore
-from octavo.ops.protocol import Batch, SampleBatch, SampleResult
+from octavo.ops.decode_run import decode_by_steps
+from octavo.ops.protocol import Batch, DecodeRun, SampleBatch, SampleResult
 from octavo.ops.reference_sampling import empty_result, sample_rows
 from octavo.params import SamplingParams
 
@@ -43,6 +44,7 @@ class FakeExecutor:
         self.clock = FakeClock()
         self.batches: list[Batch] = []
         self.num_closed = 0
+        self.num_runs = 0
         self.fault: Exception | None = None
         self._seconds = seconds
 
@@ -95,6 +97,10 @@ class FakeExecutor:
             starts = getattr(sample, f"{name}_start")
             assert len(starts) == num_rows + 1
             assert starts[-1] == len(getattr(sample, f"{name}_ids"))
+
+    def decode(self, batch: Batch, sample: SampleBatch, run: DecodeRun) -> np.ndarray:
+        self.num_runs += 1
+        return decode_by_steps(self.execute, batch, sample, run)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         blocks = self.kv.reshape(-1, BLOCK_SIZE)

@@ -36,7 +36,7 @@ def workload(seed: int = 0, count: int = 14) -> list[AddRequest]:
 Answer = tuple[dict[tuple[str, int], tuple[list[int], str | None]], dict[str, list[TokenScore]]]
 
 
-def answers(requests: Sequence[AddRequest], **limits: int) -> Answer:
+def answers(requests: Sequence[AddRequest], **limits: object) -> Answer:
     engine, executor = fake_engine(**limits)  # type: ignore[arg-type]
     got = run_all(engine, requests)
     engine.close()
@@ -63,6 +63,13 @@ def alone() -> Answer:
 @pytest.mark.parametrize("chunk", [1, 3, 16, 64, 512])
 def test_alone_equals_together_at_any_token_budget(alone, chunk) -> None:
     assert answers(workload(), max_num_batched_tokens=chunk) == alone
+
+
+@pytest.mark.parametrize("num_blocks", [9, 64])
+@pytest.mark.parametrize("milliseconds", [0.2, 3.0])
+def test_alone_equals_decode_steps_that_run_in_one_call(alone, milliseconds, num_blocks) -> None:
+    fast = {"seconds": lambda _: milliseconds / 1000, "max_num_seqs": 3, "num_blocks": num_blocks}
+    assert answers(workload(), **fast) == alone
 
 
 @pytest.mark.parametrize("max_num_seqs", [1, 2, 64])

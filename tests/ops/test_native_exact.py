@@ -11,8 +11,9 @@ import pytest
 from octavo.dtypes import KVDType, QuantFormat
 from octavo.models.base import LoadedModel
 from octavo.models.table import load_model
+from octavo.ops.decode_run import decode_by_steps
 from octavo.ops.native import NativeExecutor
-from octavo.ops.protocol import SampleResult
+from octavo.ops.protocol import DecodeRun, SampleResult
 from tests.ops.batches import Chunk, make_batch, make_sample, num_blocks
 from tests.ops.native_backends import ISAS, native
 from tests.tiny_models import tiny_source
@@ -182,3 +183,43 @@ def test_copied_block_continues_like_the_original(setup: Setup):
     _last_rows(executor, [Chunk(ids, 0, table)])
     executor.copy_blocks([(int(table[2]), spare)])
     _assert_row(_last_rows(executor, [Chunk([5], 40, [*table[:2], spare])]), 0, expected)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 9])
+def test_a_run_of_decode_steps_equals_single_steps(setup, num_rows) -> None:
+    lengths = [4 + 13 * i for i in range(num_rows)]
+    tables = _tables([n + 40 for n in lengths], 3)
+    sampling = {"temperature": np.arange(num_rows) % 2 * 0.9, "seeds": np.arange(num_rows)}
+    prompts = [Chunk(_prompt(n), 0, t) for n, t in zip(lengths, tables, strict=True)]
+    first = setup.single.execute(make_batch(prompts), make_sample(num_rows, **sampling)).token_ids
+    decoding = [Chunk([token], n, t) for token, n, t in zip(first, lengths, tables, strict=True)]
+    batch, sample = make_batch(decoding), make_sample(num_rows, positions=1, **sampling)
+    free = DecodeRun(24, np.zeros(num_rows + 1, np.int32), np.zeros(0, np.int32))
+    expected = decode_by_steps(setup.single.execute, batch, sample, free)
+    for executor in (setup.single, setup.double):
+        executor.execute(make_batch(prompts), make_sample(num_rows, **sampling))
+        np.testing.assert_array_equal(executor.decode(batch, sample, free), expected)
+        ends = np.arange(num_rows + 1, dtype=np.int32)
+        run = DecodeRun(24, ends, expected[7])
+        over = (expected == expected[7]).any(axis=1)
+        cut = executor.decode(batch, sample, run)
+        np.testing.assert_array_equal(cut, expected[: int(np.argmax(over)) + 1])
+
+
+def test_a_run_of_decode_steps_refuses_what_it_cannot_do(setup) -> None:
+    [table] = _tables([40], 1)
+    batch = make_batch([Chunk([1], 8, table)])
+    none = DecodeRun(4, np.zeros(2, np.int32), np.zeros(0, np.int32))
+    refused = [
+        (batch, make_sample(1, num_logprobs=0), none),
+        (batch, make_sample(1, bias=[{3: 1.0}]), none),
+        (batch, make_sample(1, is_scored=True, targets=1), none),
+        (make_batch([Chunk([1, 2], 8, table)]), make_sample(1), none),
+        (batch, make_sample(1), DecodeRun(400, none.end_start, none.end_ids)),
+        (batch, make_sample(1), DecodeRun(0, none.end_start, none.end_ids)),
+        (batch, make_sample(1), DecodeRun(4, np.zeros(3, np.int32), none.end_ids)),
+    ]
+    for arguments in refused:
+        with pytest.raises(ValueError):
+            setup.double.decode(*arguments)
+    assert setup.double.decode(batch, make_sample(1), none).shape == (4, 1)

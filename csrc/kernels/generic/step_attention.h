@@ -295,27 +295,60 @@ void finish(const float* state, int32_t head_dim, float* out) {
 }
 
 template <typename Element>
-inline void write_typed(const KVLayer& layer, const float* k, const float* v, int32_t slot) {
+inline Element* head_keys(const KVLayer& layer, int32_t slot, int32_t head) {
   const size_t head_elements = static_cast<size_t>(layer.head_dim) * kBlockSize;
   std::byte* base =
       layer.pool + static_cast<size_t>(slot / kBlockSize) * layer.block_bytes + layer.layer_offset;
+  return reinterpret_cast<Element*>(base) + 2 * head * head_elements;
+}
+
+// Every cache line that a token's keys and values will be written to: a column of K touches them all.
+template <typename Element>
+inline void prefetch_slot(const KVLayer& layer, int32_t slot) {
+  constexpr int32_t kLine = 64 / sizeof(Element);
+  const int32_t key_elements = layer.head_dim * kBlockSize;
+  for (int32_t h = 0; h < layer.num_kv_heads; ++h) {
+    const Element* keys = head_keys<Element>(layer, slot, h);
+    for (int32_t i = 0; i < key_elements; i += kLine) prefetch(keys + i);
+    const Element* value = keys + key_elements + slot % kBlockSize * layer.head_dim;
+    for (int32_t i = 0; i < layer.head_dim; i += kLine) prefetch(value + i);
+  }
+}
+
+template <typename Element>
+inline void write_token(const KVLayer& layer, const float* k, const float* v, int32_t slot) {
   const int32_t place = slot % kBlockSize;
   for (int32_t h = 0; h < layer.num_kv_heads; ++h, k += layer.head_dim, v += layer.head_dim) {
-    Element* keys = reinterpret_cast<Element*>(base) + 2 * h * head_elements;
-    Element* values = keys + head_elements;
+    Element* keys = head_keys<Element>(layer, slot, h);
+    Element* value = keys + static_cast<size_t>(kBlockSize + place) * layer.head_dim;
     for_lanes(layer.head_dim, [&](int32_t i, int32_t n) {
       Element column[16];
       store_kv_part(column, load_lanes(k + i, n), n);
       for (int32_t c = 0; c < n; ++c) keys[(i + c) * kBlockSize + place] = column[c];
-      store_kv_part(values + static_cast<size_t>(place) * layer.head_dim + i, load_lanes(v + i, n), n);
+      store_kv_part(value + i, load_lanes(v + i, n), n);
     });
   }
 }
 
-void write_kv(const KVLayer& layer, const float* k, const float* v, int32_t slot) {
+// A block is written once a step when its sequence decodes, long after it was last read: fetch those of later tokens
+// while one is written. Tokens of a prompt share blocks.
+template <typename Element>
+inline void write_tokens(const KVLayer& layer, const KVRows& rows, const int32_t* slots, int32_t num_tokens) {
+  constexpr int32_t kAhead = 2;
+  const auto fetch = [&](int32_t t) {
+    if (t == 0 || slots[t] / kBlockSize != slots[t - 1] / kBlockSize) prefetch_slot<Element>(layer, slots[t]);
+  };
+  for (int32_t t = 0; t < kAhead && t < num_tokens; ++t) fetch(t);
+  for (int32_t t = 0; t < num_tokens; ++t) {
+    if (t + kAhead < num_tokens) fetch(t + kAhead);
+    write_token<Element>(layer, rows.keys + t * rows.key_stride, rows.values + t * rows.value_stride, slots[t]);
+  }
+}
+
+void write_kv(const KVLayer& layer, const KVRows& rows, const int32_t* slots, int32_t num_tokens) {
   if (layer.type == KVType::F16) {
-    write_typed<uint16_t>(layer, k, v, slot);
+    write_tokens<uint16_t>(layer, rows, slots, num_tokens);
   } else {
-    write_typed<float>(layer, k, v, slot);
+    write_tokens<float>(layer, rows, slots, num_tokens);
   }
 }

@@ -54,7 +54,10 @@ class RequestState:
     @property
     def is_finished(self) -> bool:
         """Whether every choice has ended."""
-        return all(choice.is_finished for choice in self._choices)
+        for choice in self._choices:
+            if not choice.is_finished:
+                return False
+        return True
 
     @property
     def is_engine_done(self) -> bool:
@@ -89,9 +92,11 @@ class RequestState:
 
     def process(self, output: ChoiceOutput) -> list[Event]:
         """Take one message of the engine; return the events it causes."""
-        self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
+        if output.num_cached_tokens > self.num_cached_tokens:
+            self.num_cached_tokens = output.num_cached_tokens
         metrics = self.metrics
-        metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
+        if output.num_preemptions > metrics.num_preemptions:
+            metrics.num_preemptions = output.num_preemptions
         if output.prompt_scores and self.params.prompt_logprobs is not None:
             num_top = self.params.prompt_logprobs
             self._prompt_scores += [
@@ -100,7 +105,7 @@ class RequestState:
         events = self._choices[output.index].process(output)
         if events and metrics.first_token_s is None:
             metrics.first_token_s = self._clock() - self._arrived
-        if events and metrics.finished_s is None and self.is_finished:
+        if events and isinstance(events[-1], Finished) and self.is_finished:
             metrics.finished_s = self._clock() - self._arrived
         return events
 
@@ -165,6 +170,9 @@ class _Choice:
         """Text of the new tokens, how many of them count, and the stop string they complete."""
         params = self._params
         hides_last = reason is FinishReason.STOP and not params.include_stop_str_in_output
+        if not params.stop:
+            shown_ids = token_ids[:-1] if hides_last else token_ids
+            return self._detokenizer.push(shown_ids), len(token_ids), None
         shown: list[str] = []
         for i, token_id in enumerate(token_ids):
             if hides_last and i == len(token_ids) - 1:

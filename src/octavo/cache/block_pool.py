@@ -44,14 +44,17 @@ class BlockPool:
             self._ref_counts[block_id] += 1
 
     def free(self, block_ids: Sequence[int]) -> None:
-        """Drop one reference to each of the blocks of a sequence, given in sequence order."""
-        # Reversed, so that the tail of a sequence is evicted before its beginning: prefixes are what others share.
-        for block_id in reversed(block_ids):
+        """Drop one reference to each of the blocks of a sequence, given in sequence order.
+
+        What is free holds nothing worth keeping: it is given out first, while its memory is still in the cache, and
+        before memory that was never touched.
+        """
+        for block_id in block_ids:
             count = self._ref_counts[block_id] - 1
             assert count >= 0, f"block {block_id} freed more often than held"
             self._ref_counts[block_id] = count
             if count == 0:
-                self._free.append(block_id)
+                self._free.appendleft(block_id)
 
     def check_invariants(self, references: dict[int, int]) -> None:
         """Compare with `references`, the number of holders by block id, counted by who handed the blocks out.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from octavo.engine.request import Request
 from octavo.engine.scheduler import Chunk
 from octavo.kv_layout import BLOCK_SIZE
-from octavo.ops.protocol import Batch, Int32s, SampleBatch
+from octavo.ops.protocol import Batch, DecodeRun, Int32s, SampleBatch
 from octavo.sampling.rows import SampleRows
 
 
@@ -30,6 +31,94 @@ class StepInput:
     batch: Batch
     sample: SampleBatch
     rows: list[ChunkRows]
+
+
+class StepBuilder:
+    """Builds the arrays of each step. While the same requests decode, what did not change is kept from step to step.
+
+    Arrays that were handed out are never written again.
+    """
+
+    def __init__(self) -> None:
+        self._decoding: _Decoding | None = None
+
+    def build(self, chunks: Sequence[Chunk]) -> StepInput:
+        """The arrays of a step that computes `chunks`."""
+        if self._decoding is not None and self._decoding.is_continued_by(chunks):
+            return self._decoding.next_step()
+        step = build_step(chunks)
+        is_steady = all(c.num_tokens == 1 and c.request.sampling.is_steady for c in chunks)
+        only_draws = is_steady and all(r.is_drawing and not r.num_scored for r in step.rows)
+        self._decoding = _Decoding(step, [c.request for c in chunks]) if only_draws else None
+        return step
+
+    def decode_run(self, num_steps: int) -> DecodeRun:
+        """A run of decode steps from the step built last, whose chunks are one plain token each."""
+        assert self._decoding is not None, "not a decode step"
+        return DecodeRun(num_steps, *self._decoding.ends)
+
+
+class _Decoding:
+    """The arrays of a step in which each request computes one token, and what the next one takes over of them."""
+
+    def __init__(self, step: StepInput, requests: list[Request]) -> None:
+        self._step = step
+        self._requests = requests
+        self._tables = [request.table for request in requests]
+        self._num_blocks = [0 if table is None else table.num_blocks for table in self._tables]
+        self._rows = np.arange(len(requests))
+        ids = [sorted(request.end_token_ids) for request in requests]
+        self.ends = (
+            np.cumsum([0, *map(len, ids)], dtype=np.int32),
+            np.fromiter(chain.from_iterable(ids), np.int32),
+        )
+
+    def is_continued_by(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether the same requests, on the same tables, compute the token they just drew."""
+        return len(chunks) == len(self._requests) and all(
+            chunk.request is request
+            and chunk.num_tokens == 1
+            and request.table is table
+            and request.output_token_ids
+            and request.num_remaining_tokens == 1
+            for chunk, request, table in zip(chunks, self._requests, self._tables, strict=True)
+        )
+
+    def next_step(self) -> StepInput:
+        """The arrays of the next step."""
+        old = self._step
+        requests = self._requests
+        positions = np.array([r.num_computed_tokens for r in requests], np.int32)
+        block_tables = self._grown_tables(old.batch.block_tables)
+        blocks = block_tables[self._rows, positions // BLOCK_SIZE]
+        batch = Batch(
+            token_ids=np.array([r.output_token_ids[-1] for r in requests], np.int32),
+            positions=positions,
+            slots=blocks * BLOCK_SIZE + positions % BLOCK_SIZE,
+            query_start=old.batch.query_start,
+            seq_lens=positions + 1,
+            block_tables=block_tables,
+            output_rows=old.batch.output_rows,
+        )
+        num_made = np.array([r.sampling.num_made for r in requests], np.int32)
+        self._step = StepInput(batch, replace(old.sample, positions=num_made), old.rows)
+        return self._step
+
+    def _grown_tables(self, block_tables: Int32s) -> Int32s:
+        """The tables with the blocks that came since; a copy if there are any."""
+        num_blocks = [0 if table is None else table.num_blocks for table in self._tables]
+        if num_blocks == self._num_blocks:
+            return block_tables
+        width = max(block_tables.shape[1], *num_blocks)
+        grown = np.zeros((len(num_blocks), width), np.int32)
+        grown[:, : block_tables.shape[1]] = block_tables
+        for row, (table, before, now) in enumerate(
+            zip(self._tables, self._num_blocks, num_blocks, strict=True)
+        ):
+            if table is not None and now != before:
+                grown[row, before:now] = table.block_ids[before:]
+        self._num_blocks = num_blocks
+        return grown
 
 
 def build_step(chunks: Sequence[Chunk]) -> StepInput:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from octavo.cache.manager import CacheManager
 from octavo.engine.admission import check_request, max_output_tokens, token_array
-from octavo.engine.batch import ChunkRows, StepInput, build_step
+from octavo.engine.batch import ChunkRows, StepBuilder, StepInput
 from octavo.engine.request import Request, RequestStatus
 from octavo.engine.runner import ModelRunner
 from octavo.engine.scheduler import Schedule, Scheduler, SchedulerLimits
@@ -22,10 +23,13 @@ from octavo.messages import (
     StepOutputs,
     TokenScore,
 )
-from octavo.ops.protocol import SampleResult
+from octavo.ops.protocol import Int32s, SampleResult
 from octavo.outputs import FinishReason
 
 _logger = logging.getLogger(__name__)
+
+_MAX_CALL_S: Final = 0.010
+"""Decode steps are run together up to this long: aborts and new requests wait for the end."""
 
 
 def _nothing() -> None:
@@ -55,6 +59,7 @@ class Engine:
         self._max_step_s = max_step_s
         self._on_close = on_close
         self._step_model = StepModel()
+        self._builder = StepBuilder()
         self._cache, self._scheduler = self._new_scheduler()
         self._groups: dict[str, tuple[Request, ...]] = {}
         self._outbox: list[ChoiceOutput] = []
@@ -135,6 +140,7 @@ class Engine:
             num_generated_tokens=stats.num_generated_tokens,
             num_cached_tokens=stats.num_cached_tokens,
             num_preemptions=stats.num_preemptions + self._scheduler.num_preemptions,
+            model_s=self._runner.busy_s,
         )
 
     def check_invariants(self) -> None:
@@ -181,12 +187,15 @@ class Engine:
         return cache, Scheduler(self._limits, cache, prefill_limit)
 
     def _run_step(self) -> None:
-        schedule = self._scheduler.schedule()
+        schedule = self._scheduler.schedule(self._step_model.max_decode_steps(_MAX_CALL_S))
         step = self._build(schedule)
         if step is None:
             return
         if schedule.copies:
             self._runner.copy_blocks(schedule.copies)
+        if schedule.num_steps > 1:
+            self._run_decode(schedule, step)
+            return
         result = self._runner.run(step.batch, step.sample)
         self._step_model.observe(
             schedule.num_prefill_tokens, schedule.prefill_context, result.seconds
@@ -195,16 +204,27 @@ class Engine:
         self._stats.num_steps += 1
         self._take_results(step.rows, result.sampled)
 
+    def _run_decode(self, schedule: Schedule, step: StepInput) -> None:
+        """Run the granted decode steps in one call. A row that ends makes its step the last."""
+        result = self._runner.decode(
+            step.batch, step.sample, self._builder.decode_run(schedule.num_steps)
+        )
+        num_done = len(result.token_ids)
+        self._step_model.observe(0, 0.0, result.seconds / num_done)
+        self._scheduler.advance(schedule, num_done)
+        self._stats.num_steps += num_done
+        self._take_run(step.rows, result.token_ids)
+
     def _build(self, schedule: Schedule) -> StepInput | None:
         """The step's arrays. A request whose rows cannot be built ends with an error and leaves the schedule."""
         try:
-            return build_step(schedule.chunks)
+            return self._builder.build(schedule.chunks)
         except Exception:
             _logger.exception("building a step failed; looking for the request at fault")
         sound = []
         for chunk in schedule.chunks:
             try:
-                build_step([chunk])
+                self._builder.build([chunk])
             except Exception as error:
                 output = _output_of(chunk.request)
                 output.error = f"internal error: {type(error).__name__}: {error}"
@@ -212,7 +232,8 @@ class Engine:
             else:
                 sound.append(chunk)
         schedule.chunks = sound
-        return build_step(sound) if sound else None
+        schedule.num_steps = 1
+        return self._builder.build(sound) if sound else None
 
     def _take_results(self, rows: list[ChunkRows], sampled: SampleResult) -> None:
         token_ids = sampled.token_ids.tolist()
@@ -234,13 +255,23 @@ class Engine:
             if not request.is_finished and not self._end_if_due(request, output):
                 self._outbox.append(output)
 
+    def _take_run(self, rows: list[ChunkRows], token_ids: Int32s) -> None:
+        for (request, _, _), drawn in zip(rows, token_ids.T.tolist(), strict=True):
+            output = _output_of(request)
+            for token_id in drawn:
+                self._take_token(request, token_id, output)
+                if request.is_finished:
+                    break
+            if not request.is_finished and not self._end_if_due(request, output):
+                self._outbox.append(output)
+
     def _take_token(self, request: Request, token_id: int, output: ChoiceOutput) -> None:
         if not 0 <= token_id < self.info.vocab_size:
             output.error, output.scores = f"the sampler returned token {token_id}", []
             self._end(request, FinishReason.ERROR, output)
             return
         request.append(token_id)
-        output.token_ids = [token_id]
+        output.token_ids.append(token_id)
         self._stats.num_generated_tokens += 1
 
     def _end_if_due(self, request: Request, output: ChoiceOutput) -> bool:

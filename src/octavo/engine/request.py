@@ -87,8 +87,7 @@ class Request:
         self.stop_reason: int | None = None
         self.table: BlockTable | None = None
         self.siblings: tuple[Request, ...] = (self,)
-        end_token_ids = sorted(self.eos_token_ids.union(message.params.stop_token_ids))
-        self.sampling = ChoiceSampling(message.params, index, prompt, end_token_ids)
+        self.sampling = ChoiceSampling(message.params, index, prompt, sorted(self.end_token_ids))
         # Choice 0 reports the prompt's scores; a replayed request has reported them before its first token.
         is_scoring = message.params.prompt_logprobs is not None and index == 0
         known = message.output_token_ids[index] if index < len(message.output_token_ids) else []
@@ -125,6 +124,18 @@ class Request:
     def num_remaining_tokens(self) -> int:
         """Known tokens that are not computed."""
         return self.num_wanted_tokens - self.num_computed_tokens
+
+    @property
+    def num_plain_steps(self) -> int:
+        """Decode steps it can take in one call: 0 unless it lacks one token only, draws, and its row is plain."""
+        if self.num_remaining_tokens != 1 or self.is_scoring or not self.sampling.is_plain:
+            return 0
+        return self.max_output_tokens - self.num_output_tokens
+
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """Tokens that end the request, once it has its min_tokens."""
+        return self.eos_token_ids.union(self.params.stop_token_ids)
 
     @property
     def is_finished(self) -> bool:

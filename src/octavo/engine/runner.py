@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from octavo.ops.protocol import Batch, Executor, SampleBatch, SampleResult
+from octavo.ops.protocol import Batch, DecodeRun, Executor, Int32s, SampleBatch, SampleResult
 
 Clock = Callable[[], float]
 """Seconds of a monotonic clock."""
@@ -19,12 +19,22 @@ class StepResult:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class DecodeResult:
+    """What a run of decode steps drew, [steps done, R], and how long all of them took."""
+
+    token_ids: Int32s
+    seconds: float
+
+
 class ModelRunner:
     """Owns the executor: one model and its KV memory. One thread uses it."""
 
     def __init__(self, executor: Executor, clock: Clock) -> None:
         self._executor = executor
         self._clock = clock
+        self.busy_s = 0.0
+        """Seconds spent in the executor so far."""
 
     @property
     def kernel_table(self) -> str:
@@ -39,7 +49,13 @@ class ModelRunner:
         """Run one step: KV of every token is written, each output row gets its token or score."""
         started = self._clock()
         sampled = self._executor.execute(batch, sample)
-        return StepResult(sampled, self._clock() - started)
+        return StepResult(sampled, self._lap(started))
+
+    def decode(self, batch: Batch, sample: SampleBatch, run: DecodeRun) -> DecodeResult:
+        """Run up to `run.num_steps` decode steps, without coming back in between."""
+        started = self._clock()
+        token_ids = self._executor.decode(batch, sample, run)
+        return DecodeResult(token_ids, self._lap(started))
 
     def fill_kv(self, value: float) -> None:
         """Overwrite all KV memory. For tests: no result may depend on what free blocks hold."""
@@ -48,3 +64,8 @@ class ModelRunner:
     def close(self) -> None:
         """Free the model and the KV memory. Idempotent."""
         self._executor.close()
+
+    def _lap(self, started: float) -> float:
+        seconds = self._clock() - started
+        self.busy_s += seconds
+        return seconds

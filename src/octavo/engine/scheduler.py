@@ -30,6 +30,8 @@ class Schedule:
 
     chunks: list[Chunk] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
+    num_steps: int = 1
+    """Decode steps granted; slots are there for all of them. More than 1 only if each chunk is one plain token."""
     num_prefill_tokens: int = 0
     prefill_context: float = 0.0
     """Mean position of the prefill tokens."""
@@ -81,8 +83,8 @@ class Scheduler:
         request.move_to(RequestStatus.FINISHED)
         self._release(request)
 
-    def schedule(self) -> Schedule:
-        """Choose the tokens of the next step and allocate their slots.
+    def schedule(self, max_steps: int = 1) -> Schedule:
+        """Choose the tokens of the next step and allocate their slots; up to `max_steps` steps where all just decode.
 
         Calling it again without `advance` in between is harmless: a step that never ran is simply chosen again.
         """
@@ -91,14 +93,17 @@ class Scheduler:
         prefill = _PrefillBudget(budget, self._prefill_limit if chosen else None)
         self._schedule_prefill(chosen, prefill)
         self._schedule_waiting(chosen, prefill)
-        return self._schedule_of(chosen)
+        schedule = self._schedule_of(chosen)
+        if max_steps > 1:
+            schedule.num_steps = self._grant_steps(schedule, max_steps)
+        return schedule
 
-    def advance(self, schedule: Schedule) -> None:
-        """Note that the step was run: its tokens are computed, its copies done."""
+    def advance(self, schedule: Schedule, num_steps: int = 1) -> None:
+        """Note that the steps were run: their tokens are computed, the copies done."""
         self._copies.clear()
         for request, num_tokens in schedule.chunks:
             was_forkable = request.can_be_forked
-            request.num_computed_tokens += num_tokens
+            request.num_computed_tokens += num_tokens + num_steps - 1
             if request.table is not None:
                 self._cache.commit(request.table, request.num_computed_tokens)
             if not was_forkable and request.can_be_forked and len(request.siblings) > 1:
@@ -230,6 +235,27 @@ class Scheduler:
         if request.table is not None:
             self._cache.free(request.table)
             request.table = None
+
+    def _grant_steps(self, schedule: Schedule, max_steps: int) -> int:
+        """Steps that may run in one call: while nobody waits who could start, and nobody ends or runs out of slots."""
+        could_start = self.waiting and len(self.running) < self._limits.max_num_seqs
+        if could_start or schedule.copies or len(schedule.chunks) != len(self.running):
+            return 1
+        for request in self.running:
+            max_steps = min(max_steps, request.num_plain_steps)
+            if max_steps <= 1:
+                return 1
+        missing = 0
+        for request in self.running:
+            assert request.table is not None
+            needed = blocks_for(request.num_computed_tokens + max_steps)
+            missing += max(0, needed - request.table.num_blocks)
+        if missing > self._cache.num_free:
+            return 1
+        for request in self.running:
+            assert request.table is not None
+            self._cache.allocate(request.table, request.num_computed_tokens + max_steps)
+        return max_steps
 
     def _schedule_of(self, chosen: dict[Request, int]) -> Schedule:
         schedule = Schedule([Chunk(*item) for item in chosen.items()], list(self._copies))

@@ -14,6 +14,8 @@ MIN_PREFILL_TOKENS: Final = 16
 _FIRST_TRY_TOKENS: Final = 64
 """Prefill beside decoding requests before anything was measured."""
 
+_MAX_DECODE_STEPS: Final = 64
+
 _WINDOW: Final = 32
 """Samples kept of each kind: old ones describe another load."""
 
@@ -49,6 +51,12 @@ class StepModel:
         base, per_token, per_context = self._fitted()
         return base + num_prefill_tokens * (per_token + per_context * context)
 
+    def max_decode_steps(self, max_call_s: float) -> int:
+        """Steps without prefill that fit into `max_call_s`: at least 1, and 1 until one was seen."""
+        if not self._decode_s:
+            return 1
+        return max(1, int(min(max_call_s / max(self._decode_median(), 1e-6), _MAX_DECODE_STEPS)))
+
     def max_prefill_tokens(self, max_step_s: float, context: float) -> int:
         """Prefill tokens, the first of them at position `context`, that keep a step below `max_step_s`.
 
@@ -66,13 +74,17 @@ class StepModel:
         whole = int(min(tokens, 2**20)) // MIN_PREFILL_TOKENS * MIN_PREFILL_TOKENS
         return max(MIN_PREFILL_TOKENS, whole)
 
+    def _decode_median(self) -> float:
+        ordered = sorted(self._decode_s)
+        return ordered[len(ordered) // 2]
+
     def _fitted(self) -> tuple[float, float, float]:
         if self._fit is None:
             self._fit = self._solve()
         return self._fit
 
     def _solve(self) -> tuple[float, float, float]:
-        base = float(np.median(self._decode_s)) if self._decode_s else 0.0
+        base = self._decode_median() if self._decode_s else 0.0
         tokens, contexts, seconds = np.array(self._prefill, np.float64).T
         price = np.maximum(seconds - base, 0.0) / tokens  # [samples]
         gaps = contexts[:, None] - contexts[None, :]  # [samples, samples]

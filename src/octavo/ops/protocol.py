@@ -124,6 +124,19 @@ class SampleBatch:
 
 
 @dataclass(slots=True)
+class DecodeRun:
+    """Several decode steps in one call: what a row draws is its next input.
+
+    At most `num_steps` steps; fewer if a row draws one of its end ids (end_ids ragged, end_start [R + 1]), with whose
+    step the run ends for all rows.
+    """
+
+    num_steps: int
+    end_start: Int32s
+    end_ids: Int32s
+
+
+@dataclass(slots=True)
 class SampleResult:
     """Tokens of the output rows, in their order.
 
@@ -224,8 +237,16 @@ class Executor(Protocol):
         """
         ...
 
+    def decode(self, batch: Batch, sample: SampleBatch, run: DecodeRun) -> Int32s:
+        """Run decode steps -> the tokens drawn, [steps done, R]: the same bits as that many calls of `execute`.
+
+        The batch has one token and one output row per request, and block tables that reach num_steps further. No row
+        is scored or asks for log-probabilities, a bias or penalties.
+        """
+        ...
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole KV blocks, (source id, destination id), before the next step."""
+        """Copy whole KV blocks, (source id, destination id), in order, before the next step."""
         ...
 
     def fill_kv(self, value: float) -> None:

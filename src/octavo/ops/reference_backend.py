@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from octavo.kv_layout import KVLayout
-from octavo.ops.protocol import Batch, DecoderModel, Floats, SampleBatch, SampleResult
+from octavo.ops.decode_run import decode_by_steps
+from octavo.ops.protocol import (
+    Batch,
+    DecoderModel,
+    DecodeRun,
+    Floats,
+    Int32s,
+    SampleBatch,
+    SampleResult,
+)
 from octavo.ops.reference import Dequantize, ReferenceKV, ReferenceOps, ReferenceWeight
 from octavo.ops.reference_sampling import empty_result, sample_rows
 
@@ -80,6 +89,10 @@ class ReferenceExecutor:
             rows = batch.output_rows[first_row : first_row + _ROWS_PER_SLAB]
             sample_rows(model.logits(ops, hidden[rows]), sample, first_row, result)
         return result
+
+    def decode(self, batch: Batch, sample: SampleBatch, run: DecodeRun) -> Int32s:
+        """Run decode steps. See Executor.decode."""
+        return decode_by_steps(self.execute, batch, sample, run)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole KV blocks, (source id, destination id), in order."""

@@ -99,6 +99,16 @@ class ChoiceSampling:
             self._seen_set.update(self.seen.ids.tolist())
 
     @property
+    def is_steady(self) -> bool:
+        """Whether the row of the next token differs from that of this one by its position alone."""
+        return self.num_made >= self._min_tokens and self.made is None and self.seen is None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a row needs nothing but the logits: steady, without bias and log-probabilities."""
+        return self.is_steady and not len(self._bias[0]) and self.ints[2] < 0
+
+    @property
     def bias(self) -> tuple[Int32s, Floats]:
         """Ids and what is added to their logits at the next output position."""
         return self._banned if self.num_made < self._min_tokens else self._bias

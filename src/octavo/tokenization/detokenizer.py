@@ -24,11 +24,10 @@ class IncrementalDetokenizer:
     def push(self, ids: Iterable[int]) -> str:
         """Text that these ids complete; may be empty. Raises: InvalidRequest for an id outside the vocabulary."""
         tokenizer = self._tokenizer
-        data = b"".join(
-            tokenizer.token_bytes(token_id)
-            for token_id in ids
-            if not (self._skip_special_tokens and tokenizer.is_control(token_id))
-        )
+        data = b""
+        for token_id in ids:
+            if not (self._skip_special_tokens and tokenizer.is_control(token_id)):
+                data += tokenizer.token_bytes(token_id)
         return self._decoder.decode(data)
 
     def flush(self) -> str:

@@ -132,6 +132,7 @@ class VocabularyTokenizer:
         self._adds_bos = vocabulary.adds_bos
         self._adds_eos = vocabulary.adds_eos
         self._control_ids = vocabulary.ids_of_type(*HIDDEN)
+        self._is_control = frozenset(self._control_ids).__contains__
         self._codec = codec
         self._chat_template = chat_template
 
@@ -212,7 +213,7 @@ class VocabularyTokenizer:
     def is_control(self, token_id: int) -> bool:
         """Raises: InvalidRequest for an id outside the vocabulary."""
         self._check(token_id)
-        return self._types[token_id] in HIDDEN
+        return self._is_control(token_id)
 
     def _check(self, token_id: int) -> None:
         if not 0 <= token_id < len(self._types):

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from octavo.ops.protocol import Batch, Floats, SampleBatch, SampleResult
+from octavo.ops.protocol import Batch, DecodeRun, Floats, Int32s, SampleBatch, SampleResult
 
 def supported_tables() -> list[str]:
     """Names of the kernel tables this machine runs, best first."""
@@ -58,8 +58,18 @@ class Executor:
     """A planned program with its KV pool."""
 
     def execute(self, batch: Batch, sample: SampleBatch, result: SampleResult) -> None: ...
+    def decode(self, batch: Batch, sample: SampleBatch, run: DecodeRun, tokens: Int32s) -> int:
+        """Write the drawn tokens [num_steps * R]; returns the number of steps done."""
+
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None: ...
     def fill_kv(self, value: float) -> None: ...
+    def set_counting(self, is_counting: bool) -> None:
+        """Whether steps from now on are counted; turning it on starts from zero."""
+
+    def op_counts(
+        self,
+    ) -> list[tuple[str, list[tuple[int, int, int, int]], int, int, int, int]]:
+        """(kind, [(ggml type, rows, cols, packed bytes)], calls, rows, ns of work, ns of waiting) of each operation."""
 
 def make_executor(
     program: Program,

@@ -12,7 +12,14 @@ from octavo.kv_layout import KVLayout
 from octavo.ops.native import _native
 from octavo.ops.native.ops import NativeOps, Requantize
 from octavo.ops.native.program import Tensor, Value, Weight
-from octavo.ops.protocol import Batch, DecoderModel, SampleBatch, SampleResult
+from octavo.ops.protocol import (
+    Batch,
+    DecoderModel,
+    DecodeRun,
+    Int32s,
+    SampleBatch,
+    SampleResult,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -119,6 +126,16 @@ class NativeExecutor:
         )
         self._open().execute(batch, sample, result)
         return result
+
+    def decode(self, batch: Batch, sample: SampleBatch, run: DecodeRun) -> Int32s:
+        """Run decode steps in one call without the GIL. See Executor.decode.
+
+        Raises: ValueError as `execute`, and for rows that a run cannot have.
+        """
+        num_rows = len(batch.seq_lens)
+        tokens = np.empty(run.num_steps * num_rows, np.int32)
+        num_done = self._open().decode(batch, sample, run, tokens)
+        return tokens.reshape(run.num_steps, num_rows)[:num_done]
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole KV blocks, (source id, destination id), in order."""
