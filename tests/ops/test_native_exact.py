@@ -220,6 +220,6 @@ def test_a_run_of_decode_steps_refuses_what_it_cannot_do(setup) -> None:
         (batch, make_sample(1), DecodeRun(4, np.zeros(3, np.int32), none.end_ids)),
     ]
     for arguments in refused:
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=r"run of decode|num_steps|reach|end_ids|elements"):
             setup.double.decode(*arguments)
     assert setup.double.decode(batch, make_sample(1), none).shape == (4, 1)

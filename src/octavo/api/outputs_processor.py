@@ -50,14 +50,12 @@ class RequestState:
         reader = LogprobReader(tokenizer, skip_special_tokens=self.params.skip_special_tokens)
         self._prompt_scores: list[TokenLogprobs | None] = []
         self._choices = [_Choice(i, request, tokenizer, reader) for i in range(self.params.n)]
+        self._num_open = len(self._choices)
 
     @property
     def is_finished(self) -> bool:
         """Whether every choice has ended."""
-        for choice in self._choices:
-            if not choice.is_finished:
-                return False
-        return True
+        return self._num_open == 0
 
     @property
     def is_engine_done(self) -> bool:
@@ -105,8 +103,10 @@ class RequestState:
         events = self._choices[output.index].process(output)
         if events and metrics.first_token_s is None:
             metrics.first_token_s = self._clock() - self._arrived
-        if events and isinstance(events[-1], Finished) and self.is_finished:
-            metrics.finished_s = self._clock() - self._arrived
+        if events and isinstance(events[-1], Finished):
+            self._num_open -= 1
+            if self.is_finished:
+                metrics.finished_s = self._clock() - self._arrived
         return events
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> list[Event]:
@@ -115,6 +115,7 @@ class RequestState:
         for choice in self._choices:
             if not choice.is_finished:
                 events += choice.end(reason, error)
+                self._num_open -= 1
         return events
 
 
