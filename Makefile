@@ -32,13 +32,14 @@ type:
 test:
 	$(PYTHON) -m pytest
 
-test-native:  ## C++ tests under ASan and UBSan; then the ODR guard on the plain objects
+test-native:  ## C++ tests under ASan and UBSan; then the ODR and spill guards on the plain objects
 	cmake -S . -B $(NATIVE_BUILD)-asan -G Ninja -DOCTAVO_PYTHON=OFF -DOCTAVO_CPP_TESTS=ON -DOCTAVO_SANITIZE=ON >/dev/null
 	cmake --build $(NATIVE_BUILD)-asan -j 2
 	ctest --test-dir $(NATIVE_BUILD)-asan/csrc --no-tests=error --output-on-failure
 	cmake -S . -B $(NATIVE_BUILD)-odr -G Ninja -DOCTAVO_PYTHON=OFF >/dev/null
 	cmake --build $(NATIVE_BUILD)-odr -j 2
 	sh scripts/odr_guard.sh $(NATIVE_BUILD)-odr
+	sh csrc/tests/check_spills.sh $(NATIVE_BUILD)-odr
 
 smoke:  ## one short run of each command-line verb, in the active environment
 	sh scripts/smoke.sh

@@ -1,5 +1,5 @@
 // GMAC/s and GB/s of the matrix kernels on one thread, per table, shape and number of tokens.
-// Usage: bench_linear [table] [seconds per point]; table is avx512_vnni (default) or scalar.
+// Usage: bench_linear [table] [seconds per point]; the best table of this machine is the default.
 // Weights are read from several copies in turn, 64 MB or more together, so that M=1 shows memory and not the L2 cache.
 #include <chrono>
 #include <cstdio>
@@ -14,8 +14,8 @@
 #include <sys/mman.h>
 #endif
 
+#include "cpu/dispatch.h"
 #include "formats/packed.h"
-#include "kernels/linear_table.h"
 
 namespace {
 
@@ -120,27 +120,39 @@ void bench_shape(const LinearKernels& kernels, const Shape& shape, double budget
   std::fflush(stdout);
 }
 
-bool has_avx512_vnni() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw");
-#else
-  return false;
-#endif
+// Microseconds a token costs to quantise, in tiles of 8.
+void bench_quantize(const LinearKernels& kernels, int32_t cols, double budget) {
+  const Buffer x(sizeof(float) * octavo::kTileTokens * cols);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (int32_t i = 0; i < octavo::kTileTokens * cols; ++i) x.floats()[i] = normal(random);
+  const Buffer acts(kernels.act_bytes(octavo::kTileTokens, cols));
+  double best = 1e9;
+  const double end = seconds_now() + budget;
+  do {
+    const double start = seconds_now();
+    for (int32_t i = 0; i < 16; ++i) {
+      kernels.quantize(x.floats(), cols, octavo::kTileTokens, cols, 0, 1, acts.bytes());
+    }
+    const double taken = (seconds_now() - start) / (16 * octavo::kTileTokens);
+    if (taken < best) best = taken;
+  } while (seconds_now() < end);
+  std::printf("quantise %d columns: %.3f us a token\n", cols, 1e6 * best);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool scalar = argc > 1 && std::strcmp(argv[1], "scalar") == 0;
+  const octavo::KernelTable* table = octavo::choose_table(argc > 1 ? argv[1] : "", octavo::probe_features());
   const double budget = argc > 2 ? std::atof(argv[2]) : 0.1;
-  const LinearKernels* kernels = &octavo::scalar::linear_kernels;
-#if defined(__x86_64__)
-  if (!scalar && has_avx512_vnni()) kernels = &octavo::avx512_vnni::linear_kernels;
-#endif
-  const char* name = kernels == &octavo::scalar::linear_kernels ? "scalar" : "avx512_vnni";
-  std::printf("table %s, GMAC/s per number of tokens\n%-35s", name, "");
+  if (table == nullptr) {
+    std::fprintf(stderr, "no table %s on this machine\n", argv[1]);
+    return 1;
+  }
+  for (const int32_t cols : {576, 2048}) bench_quantize(*table->linear, cols, budget);
+  std::printf("table %s, GMAC/s per number of tokens\n%-35s", table->name, "");
   for (const int32_t tokens : kTokens) std::printf(tokens == 1 ? " %6d            " : " %6d", tokens);
   std::printf("\n");
-  for (const Shape& shape : kShapes) bench_shape(*kernels, shape, budget);
+  for (const Shape& shape : kShapes) bench_shape(*table->linear, shape, budget);
   return 0;
 }

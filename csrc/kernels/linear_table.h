@@ -78,6 +78,9 @@ struct LinearKernels {
 namespace scalar {
 extern const LinearKernels linear_kernels;
 }
+namespace avx2 {
+extern const LinearKernels linear_kernels;
+}
 namespace avx512_vnni {
 extern const LinearKernels linear_kernels;
 }

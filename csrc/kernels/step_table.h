@@ -99,6 +99,9 @@ struct StepKernels {
 namespace scalar {
 extern const StepKernels step_kernels;
 }
+namespace avx2 {
+extern const StepKernels step_kernels;
+}
 namespace avx512_vnni {
 extern const StepKernels step_kernels;
 }

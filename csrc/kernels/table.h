@@ -16,9 +16,4 @@ struct KernelTable {
   const StepKernels* step;
 };
 
-namespace avx2 {
-extern const LinearKernels linear_kernels;
-extern const StepKernels step_kernels;
-}  // namespace avx2
-
 }  // namespace octavo

@@ -19,12 +19,6 @@ OCTAVO_INLINE void add_column(Ints<T...>, __m256 weights, const float* const (&x
   ((acc[T] = _mm256_fmadd_ps(weights, _mm256_set1_ps(x[T][k]), acc[T])), ...);
 }
 
-template <class T>
-struct FloatPanel {
-  const T* weights;
-  int32_t cols;
-};
-
 template <int Tokens, class Weight>
 OCTAVO_INLINE void prefetch_columns(FloatPanel<Weight> panel, int32_t k) {
   prefetch_weights<Tokens, 2 * kPanelRows * sizeof(Weight)>(panel.weights + static_cast<size_t>(k) * kPanelRows);

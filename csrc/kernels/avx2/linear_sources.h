@@ -6,12 +6,14 @@
 
 #include <immintrin.h>
 
-#include "kernels/generic/packed_codes.h"
+#include "kernels/generic/act_tile.h"
 
 namespace octavo::avx2 {
 namespace {
 
-#define OCTAVO_INLINE [[gnu::always_inline]] inline
+using Rows = int32_t;
+
+#include "kernels/generic/linear_tile.h"
 
 template <int Row>
 OCTAVO_INLINE __m256i load_group(const uint8_t (&lanes)[64]) {

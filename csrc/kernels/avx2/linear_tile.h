@@ -11,24 +11,6 @@
 namespace octavo::avx2 {
 namespace {
 
-template <int... I>
-struct Ints {};
-
-template <int N>
-struct FirstInts;
-template <>
-struct FirstInts<1> {
-  using type = Ints<0>;
-};
-template <>
-struct FirstInts<2> {
-  using type = Ints<0, 1>;
-};
-template <>
-struct FirstInts<4> {
-  using type = Ints<0, 1, 2, 3>;
-};
-
 template <class... Groups>
 struct Chunks {};
 
@@ -125,16 +107,6 @@ OCTAVO_INLINE void add_block(Ints<T...> tokens, const typename Source::Record& r
   }
 }
 
-// The operands of a tile: a panel's records, and activations from token `lane` of a tile of 8 on.
-template <class Source>
-struct TileIn {
-  const typename Source::Record* records;
-  int32_t num_records;
-  const ActBlock* acts;
-  const ActResidual* residuals;
-  int32_t lane;
-};
-
 template <class Source, int Row>
 OCTAVO_INLINE __m256 add_residual(const TileIn<Source>& in, const ActResidual& residual, int32_t lane, __m256 value) {
   const int32_t b = residual.block[lane];
@@ -142,14 +114,6 @@ OCTAVO_INLINE __m256 add_residual(const TileIn<Source>& in, const ActResidual& r
   add_codes<Source, Row>(Ints<0>{}, in.records[b >> 1], b & 1, residual.terms, lane, acc);
   return acc[0];
 }
-
-// Where a tile's results go: `tokens` rows of 16 floats, of which the first `rows` are written.
-struct TileOut {
-  float* out;
-  size_t stride;
-  int32_t tokens;
-  int32_t rows;
-};
 
 template <int Row>
 OCTAVO_INLINE void store_token(const TileOut& tile, int32_t t, __m256 acc) {
@@ -181,7 +145,7 @@ OCTAVO_INLINE void finish_tokens(Ints<T...>, const TileIn<Source>& in, const Til
                                  __m256 (&acc)[sizeof...(T)]) {
 #pragma GCC unroll 1
   for (int32_t i = 0; i < kResidualBlocks; ++i) {
-    ((acc[T] = add_residual<Source, Row>(in, in.residuals[i], in.lane + T, acc[T])), ...);
+    ((acc[T] = add_residual<Source, Row>(in, in.residual(i), in.lane + T, acc[T])), ...);
   }
   (store_token<Row>(tile, T, acc[T]), ...);
 }
@@ -214,7 +178,9 @@ OCTAVO_INLINE void multiply_all_rows(Ints<T...> tokens, const TileIn<Source>& in
 }
 
 template <class Source, int Tokens>
-[[gnu::noinline]] void multiply_tile(TileIn<Source> in, TileOut tile) {
+[[gnu::noinline]] void multiply_tile(const typename Source::Record* records, int32_t num_records, const ActBlock* acts,
+                                     int32_t lane, TileOut tile) {
+  const TileIn<Source> in = {records, num_records, acts, lane};
   const typename FirstInts<Tokens>::type tokens;
   if constexpr (Tokens <= 2) {
     multiply_all_rows(tokens, in, tile);

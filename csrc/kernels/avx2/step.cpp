@@ -1,5 +1,5 @@
 #include "kernels/isa/vec_avx2.h"
-#include "kernels/table.h"
+#include "kernels/step_table.h"
 
 namespace octavo::avx2 {
 namespace {

@@ -20,12 +20,6 @@ OCTAVO_INLINE void add_column(Ints<T...>, __m512 weights, const float* const (&x
   ((acc[T] = _mm512_fmadd_ps(weights, _mm512_set1_ps(x[T][k]), acc[T])), ...);
 }
 
-template <class T>
-struct FloatPanel {
-  const T* weights;
-  int32_t cols;
-};
-
 template <class Weight, int... T>
 OCTAVO_INLINE void multiply_float_tokens(Ints<T...> tokens, FloatPanel<Weight> panel, const float* x, size_t x_stride,
                                          const TileOut& tile) {

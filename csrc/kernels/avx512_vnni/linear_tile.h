@@ -11,28 +11,6 @@
 namespace octavo::avx512_vnni {
 namespace {
 
-template <int... I>
-struct Ints {};
-
-template <int N>
-struct FirstInts;
-template <>
-struct FirstInts<1> {
-  using type = Ints<0>;
-};
-template <>
-struct FirstInts<2> {
-  using type = Ints<0, 1>;
-};
-template <>
-struct FirstInts<4> {
-  using type = Ints<0, 1, 2, 3>;
-};
-template <>
-struct FirstInts<8> {
-  using type = Ints<0, 1, 2, 3, 4, 5, 6, 7>;
-};
-
 // Where the integer sums of a token start: minus the offset of the codes times the sum of its activations.
 template <class Codes, int Half>
 OCTAVO_INLINE __m512i start_sum(const ActBlock& act, int32_t t) {
@@ -130,14 +108,6 @@ OCTAVO_INLINE __m512 finish(__m512 value) {
   return value;
 }
 
-// Where a tile's results go: `tokens` rows of 16 floats, of which `rows` are written.
-struct TileOut {
-  float* out;
-  size_t stride;
-  int32_t tokens;
-  __mmask16 rows;
-};
-
 OCTAVO_INLINE void store_token(const TileOut& tile, int32_t t, __m512 acc) {
   if (t < tile.tokens) _mm512_mask_storeu_ps(tile.out + t * tile.stride, tile.rows, acc);
 }
@@ -153,15 +123,6 @@ OCTAVO_INLINE void prefetch_weights(const void* weights) {
 #pragma GCC unroll 32
   for (size_t line = 0; line < Bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
 }
-
-// The operands of a tile: a panel's records, a tile's activations.
-template <class Source>
-struct TileIn {
-  const typename Source::Record* records;
-  int32_t num_records;
-  const ActBlock* acts;
-  const ActResidual* residuals;
-};
 
 // Adds records [begin, end).
 template <class Source, int... T>
@@ -181,7 +142,7 @@ OCTAVO_INLINE void multiply_tokens(Ints<T...> tokens, const TileIn<Source>& in, 
   add_records(tokens, in, 0, in.num_records, acc);
 #pragma GCC unroll 1
   for (int32_t i = 0; i < kResidualBlocks; ++i) {
-    ((acc[T] = finish(add_term(acc[T], residual_term<Source>(in.records, in.residuals[i], T)))), ...);
+    ((acc[T] = finish(add_term(acc[T], residual_term<Source>(in.records, in.residual(i), T)))), ...);
   }
   (store_token(tile, T, acc[T]), ...);
 }
@@ -199,9 +160,9 @@ template <class Source>
   int32_t done = 0;
 #pragma GCC unroll 4
   for (int32_t i = 0; i < kResidualBlocks; ++i) {
-    const int32_t end = (in.residuals[i].block[0] >> 1) + 1;
+    const int32_t end = (in.residual(i).block[0] >> 1) + 1;
     add_records(Ints<0>{}, in, done, end, acc);
-    terms[i] = residual_term<Source>(in.records, in.residuals[i], 0);
+    terms[i] = residual_term<Source>(in.records, in.residual(i), 0);
     done = end;
   }
   add_records(Ints<0>{}, in, done, in.num_records, acc);
@@ -211,34 +172,13 @@ template <class Source>
 }
 
 template <class Source, int Tokens>
-[[gnu::noinline]] void multiply_tile(const std::byte* panel, int32_t num_records, const ActBlock* acts, TileOut tile) {
-  const auto* records = reinterpret_cast<const typename Source::Record*>(panel);
-  const auto* residuals = reinterpret_cast<const ActResidual*>(acts + 2 * num_records);
-  const TileIn<Source> in = {records, num_records, acts, residuals};
-  if (Tokens == 1 && num_records * sizeof(records[0]) > kNearBytes) {
+[[gnu::noinline]] void multiply_tile(const typename Source::Record* records, int32_t num_records, const ActBlock* acts,
+                                     int32_t lane, TileOut tile) {
+  const TileIn<Source> in = {records, num_records, acts, lane};
+  if (Tokens == 1 && in.num_records * sizeof(in.records[0]) > kNearBytes) {
     multiply_far_token(in, tile);
   } else {
     multiply_tokens(typename FirstInts<Tokens>::type{}, in, tile);
-  }
-}
-
-// Unpacks a panel for SourceUnpacked.
-template <class Source, int... G>
-OCTAVO_INLINE void unpack_block(Ints<G...>, const typename Source::Record& record, int32_t block, UnpackedRecord& out) {
-  (_mm512_store_si512(out.codes[block][G], Source::template code<G>(record, block)), ...);
-  _mm512_store_ps(out.d[block][0], Source::template d<0>(record, block));
-  if constexpr (Source::Codes::kHalves == 2) {
-    _mm512_store_ps(out.d[block][1], Source::template d<1>(record, block));
-  }
-  if constexpr (Source::Codes::kHasMin) _mm512_store_ps(out.d[block][1], Source::m(record, block));
-}
-
-template <class Source>
-[[gnu::noinline]] void unpack_panel(const std::byte* panel, int32_t num_records, UnpackedRecord* out) {
-  const auto* records = reinterpret_cast<const typename Source::Record*>(panel);
-  for (int32_t i = 0; i < num_records; ++i) {
-    unpack_block<Source>(FirstInts<8>::type{}, records[i], 0, out[i]);
-    unpack_block<Source>(FirstInts<8>::type{}, records[i], 1, out[i]);
   }
 }
 

@@ -3,109 +3,76 @@
 
 #include "formats/f16.h"
 #include "kernels/generic/act_tile.h"
-#include "kernels/generic/packed_codes.h"
 #include "kernels/generic/unpack_row.h"
 
 namespace octavo::scalar {
 namespace {
 
-// Writes token t of a block from its 32 values.
-void quantize_block(const float* x, int32_t t, ActBlock& block) {
-  uint32_t max_bits = 0;  // of |x|: floats without sign order as integers, NaNs above infinity
-  for (int32_t k = 0; k < 32; ++k) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, x[k]) & 0x7fffffff;
-    max_bits = bits > max_bits ? bits : max_bits;
-  }
-  float d = max_bits == kInfBits ? kMaxFloat / 127.0f : __builtin_bit_cast(float, max_bits) / 127.0f;
-  if (d < kMinActScale) d = 0.0f;
+using Rows = int32_t;
 
-  int32_t sums[2] = {0, 0};
-  const bool is_zero = d == 0.0f || max_bits > kInfBits;
+#include "kernels/generic/linear_tile.h"
+
+// --- quantisation ---------------------------------------------------------------------------------------------------
+
+struct BlockValues {
+  float v[32];
+};
+
+BlockValues load_block(const float* row, int32_t block, int32_t cols) {
+  BlockValues x;
+  for (int32_t k = 0; k < 32; ++k) x.v[k] = 32 * block + k < cols ? row[32 * block + k] : 0.0f;
+  return x;
+}
+
+uint32_t max_magnitude(const BlockValues& x) {
+  uint32_t most = 0;
+  for (const float value : x.v) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, value) & 0x7fffffff;
+    most = bits > most ? bits : most;
+  }
+  return most;
+}
+
+void quantize_values(const BlockValues& x, float d, int8_t (&q)[32], int32_t (&sums)[2]) {
   for (int32_t half = 0; half < 2; ++half) {
+    int32_t sum = 0;
     for (int32_t k = 16 * half; k < 16 * half + 16; ++k) {
-      float scaled = is_zero ? 0.0f : x[k] / d;
+      float scaled = x.v[k] / d;
       scaled = scaled < 127.0f ? scaled : 127.0f;
       scaled = scaled > -127.0f ? scaled : -127.0f;
       // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits.
-      const int32_t q = __builtin_bit_cast(int32_t, scaled + 12582912.0f) - 0x4b400000;
-      block.q[t][k] = static_cast<int8_t>(q);
-      sums[half] += q;
+      const int32_t code = __builtin_bit_cast(int32_t, scaled + 12582912.0f) - 0x4b400000;
+      q[k] = static_cast<int8_t>(code);
+      sum += code;
     }
+    sums[half] = sum;
   }
-  const int32_t sum = sums[0] + sums[1];
-  block.d[t] = d;
-  block.d_sum[t] = d * static_cast<float>(sum);
-  block.start8[t] = -8 * sum;
-  block.start16[t] = -16 * sum;
-  block.start128[t] = -128 * sum;
-  block.start32[0][t] = -32 * sums[0];
-  block.start32[1][t] = -32 * sums[1];
 }
 
-// A token's values of a block; zero past `cols`.
-void load_block(const float* row, int32_t block, int32_t cols, float (&values)[32]) {
-  for (int32_t k = 0; k < 32; ++k) values[k] = 32 * block + k < cols ? row[32 * block + k] : 0.0f;
-}
-
-// Replaces the values of a block by what its quantised form leaves over.
-void subtract_terms(const ActBlock& block, int32_t t, float (&values)[32]) {
+void subtract_terms(const ActBlock& block, int32_t t, BlockValues& values) {
   for (int32_t k = 0; k < 32; ++k) {
-    float x = values[k] < kMaxFloat ? values[k] : kMaxFloat;
+    float x = values.v[k] < kMaxFloat ? values.v[k] : kMaxFloat;
     x = x > -kMaxFloat ? x : -kMaxFloat;
     // Exact in double, so rounded once.
-    values[k] = static_cast<float>(static_cast<double>(x) - static_cast<double>(block.d[t]) * block.q[t][k]);
+    values.v[k] = static_cast<float>(static_cast<double>(x) - static_cast<double>(block.d[t]) * block.q[t][k]);
   }
 }
 
-// Whether fewer than kResidualBlocks of the token's blocks go before block `b` by scale, then by index. Never if it is
-// NaN.
-bool is_chosen(const ActBlock* blocks, int32_t num_blocks, int32_t t, int32_t b) {
-  const float d = blocks[b].d[t];
-  int32_t before = 0;
-  for (int32_t i = 0; i < num_blocks; ++i) before += blocks[i].d[t] > d || (i < b && blocks[i].d[t] == d);
-  return before < kResidualBlocks && d == d;
-}
+#include "kernels/generic/linear_quantize.h"
 
-void quantize_residuals(const float* row, int32_t cols, int32_t t, ActBlock* blocks, ActResidual* residuals) {
-  const int32_t num_blocks = num_padded_blocks(cols);
-  int32_t num_chosen = 0;
-  for (int32_t b = 0; b < num_blocks; ++b) num_chosen += is_chosen(blocks, num_blocks, t, b);
-  float values[32] = {};
-  for (int32_t i = 0; i < kResidualBlocks - num_chosen; ++i) {
-    quantize_block(values, t, residuals[i].terms);
-    residuals[i].block[t] = 0;
-  }
-  ActResidual* residual = residuals + kResidualBlocks - num_chosen;
-  for (int32_t b = 0; b < num_blocks; ++b) {
-    if (!is_chosen(blocks, num_blocks, t, b)) continue;
-    load_block(row, b, cols, values);
-    subtract_terms(blocks[b], t, values);
-    quantize_block(values, t, residual->terms);
-    blocks[b].d_sum[t] += residual->terms.d_sum[t];
-    residual->block[t] = b;
-    ++residual;
-  }
-}
+// --- products -------------------------------------------------------------------------------------------------------
 
-void quantize(const float* x, size_t x_stride, int32_t tokens, int32_t cols, int32_t tile_begin, int32_t tile_end,
-              std::byte* acts) {
-  const int32_t num_blocks = num_padded_blocks(cols);
-  for (int32_t tile = tile_begin; tile < tile_end; ++tile) {
-    ActBlock* blocks = reinterpret_cast<ActBlock*>(acts + tile * act_tile_bytes(cols));
-    ActResidual* residuals = reinterpret_cast<ActResidual*>(blocks + num_blocks);
-    for (int32_t t = 0; t < kTileTokens; ++t) {
-      const int32_t token = tile * kTileTokens + t;
-      const int32_t token_cols = token < tokens ? cols : 0;
-      const float* row = x + (token < tokens ? token : 0) * x_stride;
-      for (int32_t b = 0; b < num_blocks; ++b) {
-        float values[32];
-        load_block(row, b, token_cols, values);
-        quantize_block(values, t, blocks[b]);
-      }
-      quantize_residuals(row, token_cols, t, blocks, residuals);
-    }
-  }
-}
+// The codes are read out of the records by packed_codes.h itself.
+template <class CodesOfFormat>
+struct PackedSource {
+  using Codes = CodesOfFormat;
+  using Record = typename Codes::Record;
+};
+using SourceQ4_0 = PackedSource<CodesQ4_0>;
+using SourceQ4_1 = PackedSource<CodesQ4_1>;
+using SourceQ5_0 = PackedSource<CodesQ5_0>;
+using SourceQ6_K = PackedSource<CodesQ6_K>;
+using SourceQ8_0 = PackedSource<CodesQ8_0>;
 
 // One 32-block of a panel, widened so that a row's dot product is a run of int16 pairs.
 struct UnpackedBlock {
@@ -192,34 +159,21 @@ void store_rows(const float (&acc)[kPanelRows], int32_t num_rows, float* out) {
   for (int32_t row = 0; row < num_rows; ++row) out[row] = acc[row];
 }
 
-// What every panel of one multiply call shares.
-struct Operands {
-  const std::byte* acts;
-  const float* x;
-  size_t x_stride;
-  int32_t tokens;
-  int32_t cols;
-  size_t out_stride;
-};
-
-template <class Codes>
-void multiply_panel(const std::byte* panel, const Operands& in, int32_t num_rows, float* out) {
-  const int32_t num_blocks = num_padded_blocks(in.cols);
-  const auto* records = reinterpret_cast<const typename Codes::Record*>(panel);
-  const std::byte* tile = in.acts;
-  for (int32_t first = 0; first < in.tokens; first += kTileTokens, tile += act_tile_bytes(in.cols)) {
-    const ActBlock* acts = reinterpret_cast<const ActBlock*>(tile);
-    const ActResidual* residuals = reinterpret_cast<const ActResidual*>(acts + num_blocks);
-    const int32_t tile_tokens = in.tokens - first < kTileTokens ? in.tokens - first : kTileTokens;
-    float acc[kTileTokens][kPanelRows] = {};
-    for (int32_t b = 0; b < num_blocks; ++b) {
-      UnpackedBlock block;
-      unpack_block<Codes>(records[b / 2], b % 2, block);
-      for (int32_t t = 0; t < tile_tokens; ++t) accumulate_block<Codes>(block, acts[b], t, acc[t]);
-    }
-    for (int32_t i = 0; i < kResidualBlocks; ++i) accumulate_residual<Codes>(records, residuals[i], tile_tokens, acc);
-    for (int32_t t = 0; t < tile_tokens; ++t) store_rows(acc[t], num_rows, out + (first + t) * in.out_stride);
+template <class Source, int Width>
+void multiply_tile(const typename Source::Record* records, int32_t num_records, const ActBlock* acts, int32_t lane,
+                   const TileOut& tile) {
+  const TileIn<Source> in = {records, num_records, acts, lane};
+  using Codes = typename Source::Codes;
+  float acc[kTileTokens][kPanelRows] = {};
+  for (int32_t b = 0; b < 2 * in.num_records; ++b) {
+    UnpackedBlock block;
+    unpack_block<Codes>(in.records[b / 2], b % 2, block);
+    for (int32_t t = 0; t < tile.tokens; ++t) accumulate_block<Codes>(block, in.acts[b], t, acc[t]);
   }
+  for (int32_t i = 0; i < kResidualBlocks; ++i) {
+    accumulate_residual<Codes>(in.records, in.residual(i), tile.tokens, acc);
+  }
+  for (int32_t t = 0; t < tile.tokens; ++t) store_rows(acc[t], tile.rows, tile.out + t * tile.stride);
 }
 
 // The accumulators of one token: for even and for odd k.
@@ -244,60 +198,36 @@ const float* widen(const uint16_t* weights, int32_t count, float* buffer) {
   return buffer;
 }
 
-template <class T>
-void multiply_float_panel(const std::byte* panel, const Operands& in, int32_t num_rows, float* out) {
+template <class Weight, int Width>
+void multiply_float_tile(FloatPanel<Weight> panel, const float* x, size_t x_stride, const TileOut& tile) {
   constexpr int32_t kChunk = 64;
   float buffer[kChunk * kPanelRows];
-  for (int32_t first = 0; first < in.tokens; first += kTileTokens) {
-    const int32_t tile_tokens = in.tokens - first < kTileTokens ? in.tokens - first : kTileTokens;
-    FloatSums sums[kTileTokens] = {};
-    for (int32_t k = 0; k < in.cols; k += kChunk) {
-      const int32_t count = in.cols - k < kChunk ? in.cols - k : kChunk;
-      const T* chunk = reinterpret_cast<const T*>(panel) + static_cast<size_t>(k) * kPanelRows;
-      const float* weights = widen(chunk, count, buffer);
-      for (int32_t t = 0; t < tile_tokens; ++t) {
-        const float* x = in.x + (first + t) * in.x_stride + k;
-        accumulate_columns(weights, count / 2 * 2, x, sums[t]);
-        if (count % 2 == 0) continue;
-        const float* last = weights + static_cast<size_t>(count - 1) * kPanelRows;
-        for (int32_t row = 0; row < kPanelRows; ++row) sums[t].even[row] += last[row] * x[count - 1];
-      }
-    }
-    for (int32_t t = 0; t < tile_tokens; ++t) {
-      for (int32_t row = 0; row < kPanelRows; ++row) sums[t].even[row] += sums[t].odd[row];
-      store_rows(sums[t].even, num_rows, out + (first + t) * in.out_stride);
+  FloatSums sums[kTileTokens] = {};
+  for (int32_t k = 0; k < panel.cols; k += kChunk) {
+    const int32_t count = panel.cols - k < kChunk ? panel.cols - k : kChunk;
+    const float* weights = widen(panel.weights + static_cast<size_t>(k) * kPanelRows, count, buffer);
+    for (int32_t t = 0; t < tile.tokens; ++t) {
+      const float* row = x + t * x_stride + k;
+      accumulate_columns(weights, count / 2 * 2, row, sums[t]);
+      if (count % 2 == 0) continue;
+      const float* last = weights + static_cast<size_t>(count - 1) * kPanelRows;
+      for (int32_t r = 0; r < kPanelRows; ++r) sums[t].even[r] += last[r] * row[count - 1];
     }
   }
-}
-
-using MultiplyPanel = void (*)(const std::byte* panel, const Operands& in, int32_t num_rows, float* out);
-
-MultiplyPanel panel_kernel(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::F32: return multiply_float_panel<float>;
-    case WeightFormat::F16: return multiply_float_panel<uint16_t>;
-    case WeightFormat::Q4_0: return multiply_panel<CodesQ4_0>;
-    case WeightFormat::Q4_1:
-    case WeightFormat::Q4_K: return multiply_panel<CodesQ4_1>;
-    case WeightFormat::Q5_0: return multiply_panel<CodesQ5_0>;
-    case WeightFormat::Q8_0: return multiply_panel<CodesQ8_0>;
-    case WeightFormat::Q6_K: return multiply_panel<CodesQ6_K>;
-  }
-  return nullptr;
-}
-
-void multiply(const PackedMatrix& weights, const std::byte* acts, const float* x, size_t x_stride, int32_t tokens,
-              int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride, std::byte* scratch) {
-  const MultiplyPanel kernel = panel_kernel(weights.format);
-  const Operands in = {acts, x, x_stride, tokens, weights.cols, out_stride};
-  for (int32_t p = panel_begin; p < panel_end; ++p) {
-    const int32_t first_row = p * kPanelRows;
-    const int32_t num_rows = weights.rows - first_row < kPanelRows ? weights.rows - first_row : kPanelRows;
-    kernel(weights.data + p * weights.panel_bytes, in, num_rows, out + first_row);
+  for (int32_t t = 0; t < tile.tokens; ++t) {
+    for (int32_t r = 0; r < kPanelRows; ++r) sums[t].even[r] += sums[t].odd[r];
+    store_rows(sums[t].even, tile.rows, tile.out + t * tile.stride);
   }
 }
 
-size_t scratch_bytes(int32_t cols) { return 0; }
+// One kernel for any number of tokens.
+constexpr int kWidestTile = kTileTokens;
+constexpr int kNarrowestTile = kTileTokens;
+constexpr size_t kScratchPerRecord = 0;
+
+OCTAVO_INLINE Rows first_rows(int32_t count) { return count; }
+
+#include "kernels/generic/linear_driver.h"
 
 }  // namespace
 
