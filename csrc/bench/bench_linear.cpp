@@ -84,7 +84,7 @@ double time_product(const LinearKernels& kernels, const std::vector<PackedMatrix
     const double start = seconds_now();
     for (size_t i = 0; i < runs; ++i) {
       kernels.multiply(copies[turn++ % copies.size()], acts.bytes(), x.floats(), first.cols, tokens, 0,
-                       first.num_panels, out.floats(), first.rows, scratch.bytes());
+                       first.num_panels, out.floats(), first.rows, scratch.bytes(), nullptr);
     }
     const double taken = (seconds_now() - start) / static_cast<double>(runs);
     if (taken < best) best = taken;

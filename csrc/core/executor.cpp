@@ -81,6 +81,15 @@ Status Executor::allocate() {
     member.scores = member.partials + rows * partial;
   }
   tiles_.resize(chunk);
+  items_ = std::make_unique<ItemCounter[]>(threads);
+  for (const AttentionSpec& spec : attentions_) {
+    const auto is_same = [&](const FetchList& list) { return list.window == spec.shape.window; };
+    if (std::any_of(fetch_lists_.begin(), fetch_lists_.end(), is_same)) continue;
+    FetchList& list = fetch_lists_.emplace_back();
+    list.window = spec.shape.window;
+    list.blocks.reserve(kFetchBytes / kv_.shape().layer_bytes() + 1);
+    list.start.reserve(chunk + 1);
+  }
   for (auto* array : {&decode_.token_ids, &decode_.positions, &decode_.slots, &decode_.seq_lens,
                       &decode_.sample_positions, &decode_.ranks}) {
     array->resize(limits_.max_tokens);
@@ -127,6 +136,7 @@ void Executor::run_step(Member& member) {
     const int32_t count = std::min(kChunkTokens, num_tokens - begin);
     if (begin > 0) pool.barrier();  // shares of tokens differ between chunks
     if (member.index == 0) make_attention_tiles(begin, count);
+    member.fetched_attend = -1;
     run_plan(body_, body_counters_, {begin, count, body_workspace_.as<float>()}, member);
   }
   for (int32_t begin = 0; begin < num_rows; begin += kSlabRows) {
@@ -165,6 +175,7 @@ void Executor::make_attention_tiles(int32_t begin, int32_t count) {
       max_tile_tokens_ = std::max(max_tile_tokens_, size);
     }
   }
+  if (count >= kFetchTokens) list_fetches();
 }
 
 void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, const Window& window, Member& member) {
@@ -305,8 +316,9 @@ void Executor::store_rows(const Stage& stage, const Window& window, int32_t begi
   }
 }
 
-void Executor::run_multiply(const Stage& stage, const Window& window, const Member& member) {
+void Executor::run_multiply(const Stage& stage, const Window& window, Member& member) {
   const float* x = window.workspace + stage.in.offset;
+  FetchQueue* fetch = fetch_for(stage, window, member);
   int32_t before = 0;
   for (const Product& product : stage.products) {
     const int32_t num_panels = product.matrix->num_panels;
@@ -316,7 +328,7 @@ void Executor::run_multiply(const Stage& stage, const Window& window, const Memb
     if (begin == end) continue;
     float* out = window.workspace + product.out.offset;
     linear_->multiply(*product.matrix, acts_.data(), x, stage.in.stride, window.count, begin, end, out,
-                      product.out.stride, member.multiply_scratch);
+                      product.out.stride, member.multiply_scratch, fetch);
     if (product.bias == nullptr) continue;
     const int32_t first = begin * kPanelRows, count = std::min(end * kPanelRows, product.matrix->rows) - first;
     for (int32_t t = 0; t < window.count; ++t) {

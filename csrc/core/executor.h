@@ -41,6 +41,11 @@ class Executor {
   // With fewer attention items than this per thread, contexts are split over threads: tiles of at most 16 query rows.
   static constexpr int kItemsPerThread = 4;
   static constexpr int32_t kSplitRows = 16;
+  // Keys and values are fetched ahead from this many tokens on, where products wait for the multiplier; of a layer as
+  // much as stays in a cache; at most as many lines with a tile as the core tracks without a stall.
+  static constexpr int32_t kFetchTokens = 8;
+  static constexpr size_t kFetchBytes = size_t{6} << 20;
+  static constexpr int32_t kFetchLines = 48;
 
   static Status create(std::shared_ptr<Runtime> runtime, const Program& program, const KVShape& kv_shape,
                        int32_t num_blocks, int32_t max_batched_tokens, std::unique_ptr<Executor>* out);
@@ -94,9 +99,21 @@ class Executor {
     int32_t begin, count;
     float* workspace;
   };
+  // The context blocks of the decoding requests of a chunk, as attention layers of one window see them.
+  struct FetchList {
+    int32_t window;
+    std::vector<int32_t> blocks;
+    std::vector<int32_t> start;  // by tile, [num_tiles + 1]
+  };
+  // Attention items still to be taken of one member's share, in the stages with even and with odd number.
+  struct alignas(kCacheLine) ItemCounter {
+    std::atomic<int> next[2] = {0, 0};
+  };
   // One thread's position in the step, and its memory.
   struct Member {
     int index = 0;
+    int32_t fetched_attend = -1;  // the stage that `fetch` is for
+    FetchQueue fetch{};
     int num_attends = 0;
     std::byte* multiply_scratch = nullptr;
     float* states = nullptr;
@@ -120,9 +137,12 @@ class Executor {
   void fill_rope_table(const Stage& stage, const Window& window, int32_t begin, int32_t end);
   void load_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end);
   void store_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end);
-  void run_multiply(const Stage& stage, const Window& window, const Member& member);
+  void run_multiply(const Stage& stage, const Window& window, Member& member);
+  FetchQueue* fetch_for(const Stage& stage, const Window& window, Member& member) const;
+  void list_fetches();
   void run_attend(const Stage& stage, const Window& window, Member& member);
-  void attend_whole(const Stage& stage, const Window& window, std::atomic<int>& next, const Member& member);
+  int take_item(int num_items, int parity, const Member& member);
+  void attend_whole(const Stage& stage, const Window& window, int parity, const Member& member);
   void attend_split(const Stage& stage, const Window& window, std::atomic<int>& next, const Member& member);
   bool is_split(const AttentionSpec& spec) const;
   QueryTile query_tile(const Stage& stage, const Window& window, const AttentionTile& tile) const;
@@ -151,7 +171,8 @@ class Executor {
   std::vector<AttentionTile> tiles_;  // of the current chunk
   int32_t num_tiles_ = 0;
   int32_t max_tile_tokens_ = 0;
-  std::atomic<int> next_item_[2] = {0, 0};  // of this attend stage, and of the one after
+  std::vector<FetchList> fetch_lists_;
+  std::unique_ptr<ItemCounter[]> items_;  // by member
   DecodeArrays decode_;
   Step now_{};
 };

@@ -47,27 +47,42 @@ void Executor::finish_rows(const Stage& stage, const Window& window, const Atten
 }
 
 void Executor::run_attend(const Stage& stage, const Window& window, Member& member) {
-  // Two counters take turns: the other one was last used before a barrier, and is used next after one.
-  std::atomic<int>& next = next_item_[member.num_attends & 1];
+  // Two sets of counters take turns: the other was last used before a barrier, and is used next after one.
+  const int parity = member.num_attends & 1;
   ++member.num_attends;
-  if (member.index == 0) next_item_[member.num_attends & 1].store(0, std::memory_order_relaxed);
+  items_[member.index].next[1 - parity].store(0, std::memory_order_relaxed);
   if (is_split(attentions_[stage.spec])) {
-    attend_split(stage, window, next, member);
+    attend_split(stage, window, items_[0].next[parity], member);
   } else {
-    attend_whole(stage, window, next, member);
+    attend_whole(stage, window, parity, member);
   }
 }
 
-void Executor::attend_whole(const Stage& stage, const Window& window, std::atomic<int>& next, const Member& member) {
+// The next item of the member's own share, then of the shares of others; -1 at the end.
+int Executor::take_item(int num_items, int parity, const Member& member) {
+  const int threads = runtime_->pool.size();
+  for (int i = 0; i < threads; ++i) {
+    const int owner = (member.index + i) % threads;
+    const Share share = share_of(num_items, owner, threads);
+    std::atomic<int>& next = items_[owner].next[parity];
+    if (next.load(std::memory_order_relaxed) >= share.end - share.begin) continue;
+    const int item = share.begin + next.fetch_add(1, std::memory_order_relaxed);
+    if (item < share.end) return item;
+  }
+  return -1;
+}
+
+void Executor::attend_whole(const Stage& stage, const Window& window, int parity, const Member& member) {
   const AttentionSpec& spec = attentions_[stage.spec];
   const AttentionShape& shape = spec.shape;
   const KVLayer layer = kv_.layer(spec.layer);
   const int num_items = num_tiles_ * shape.num_kv_heads;
-  for (int i = next.fetch_add(1, std::memory_order_relaxed); i < num_items;
-       i = next.fetch_add(1, std::memory_order_relaxed)) {
-    // Head by head: neighbouring tiles of a long prompt find the head's keys and values in the cache.
-    const int32_t kv_head = i / num_tiles_;
-    const AttentionTile& tile = tiles_[i % num_tiles_];
+  for (int i = take_item(num_items, parity, member); i >= 0; i = take_item(num_items, parity, member)) {
+    // Tiles of a long prompt go head by head: the neighbour finds the head's keys and values in the cache. Tiles of
+    // single tokens go request by request, in the order their blocks were fetched.
+    const bool by_head = max_tile_tokens_ > 1;
+    const int32_t kv_head = by_head ? i / num_tiles_ : i % shape.num_kv_heads;
+    const AttentionTile& tile = tiles_[by_head ? i % num_tiles_ : i / shape.num_kv_heads];
     const QueryTile query = query_tile(stage, window, tile);
     const int32_t num_rows = tile.num_tokens * (shape.num_heads / shape.num_kv_heads);
     reset_states(member.states, num_rows, shape.head_dim);
@@ -78,6 +93,48 @@ void Executor::attend_whole(const Stage& stage, const Window& window, std::atomi
     }
     finish_rows(stage, window, tile, kv_head, member.states);
   }
+}
+
+// Lists the context blocks of requests that decode, tile after tile, as far as a cache holds them.
+void Executor::list_fetches() {
+  const size_t max_blocks = kFetchBytes / kv_.shape().layer_bytes();
+  for (FetchList& list : fetch_lists_) {
+    list.blocks.clear();
+    list.start.assign(1, 0);
+    for (int32_t i = 0; i < num_tiles_; ++i) {
+      const AttentionTile& tile = tiles_[i];
+      if (tile.num_tokens == 1) {
+        const int32_t lowest = list.window > 0 ? std::max(0, tile.first_position - list.window + 1) : 0;
+        const int32_t* last = tile.block_table + tile.first_position / kBlockSize + 1;
+        for (const int32_t* block = tile.block_table + lowest / kBlockSize; block < last; ++block) {
+          if (list.blocks.size() < max_blocks) list.blocks.push_back(*block);
+        }
+      }
+      list.start.push_back(static_cast<int32_t>(list.blocks.size()));
+    }
+  }
+}
+
+// What a multiply stage fetches for the attend stage after it: the blocks of the member's share of the tiles, spread
+// over the tiles of all products until then.
+FetchQueue* Executor::fetch_for(const Stage& stage, const Window& window, Member& member) const {
+  if (stage.next_attend < 0 || window.count < kFetchTokens) return nullptr;
+  if (member.fetched_attend == stage.next_attend) return &member.fetch;
+  member.fetched_attend = stage.next_attend;
+  const AttentionSpec& spec = attentions_[body_.stages[stage.next_attend].spec];
+  const auto list = std::find_if(fetch_lists_.begin(), fetch_lists_.end(),
+                                 [&](const FetchList& each) { return each.window == spec.shape.window; });
+  const int threads = runtime_->pool.size();
+  const Share share = share_of(num_tiles_, member.index, threads);
+  const KVLayer layer = kv_.layer(spec.layer);
+  const size_t region = kv_.shape().layer_bytes() / 64 * 64;
+  const int32_t first = list->start[share.begin], last = list->start[share.end];
+  const int64_t lines = static_cast<int64_t>(last - first) * (region / 64);
+  const int64_t num_steps = static_cast<int64_t>(stage.fetch_panels / threads) * ((window.count - 1) / kTileTokens + 1);
+  member.fetch = {layer.pool + layer.layer_offset, layer.block_bytes,          region, list->blocks.data() + first,
+                  list->blocks.data() + last,      0,
+                  static_cast<int32_t>(std::min<int64_t>(lines / std::max<int64_t>(num_steps, 1) + 1, kFetchLines))};
+  return &member.fetch;
 }
 
 void Executor::attend_split(const Stage& stage, const Window& window, std::atomic<int>& next, const Member& member) {

@@ -97,6 +97,7 @@ class Planner {
     for (size_t g = 0; g < groups.size(); ++g) add_group(groups[g], static_cast<int>(g));
     plan_.output = buffers_[function_.output];
     if (function_.input < 0) plan_.stages.push_back({.kind = StageKind::kStoreRows, .in = plan_.output});
+    name_next_attends();
     return std::move(plan_);
   }
 
@@ -111,6 +112,20 @@ class Planner {
       plan_.rope_tables.push_back(pool_.take(2 * program_.ropes()[i].num_dims));
       plan_.stages.push_back(
           {.kind = StageKind::kRopeTable, .out = plan_.rope_tables[i], .spec = static_cast<int32_t>(i)});
+    }
+  }
+
+  void name_next_attends() {
+    std::vector<Stage>& stages = plan_.stages;
+    for (size_t attend = 0, first = 0; attend < stages.size(); ++attend) {
+      if (stages[attend].kind != StageKind::kAttend) continue;
+      int32_t panels = 0;
+      for (size_t i = first; i < attend; ++i) panels += stages[i].splits.empty() ? 0 : stages[i].splits.back();
+      for (size_t i = first; i < attend; ++i) {
+        stages[i].next_attend = static_cast<int32_t>(attend);
+        stages[i].fetch_panels = panels;
+      }
+      first = attend + 1;
     }
   }
 

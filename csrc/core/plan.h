@@ -58,6 +58,10 @@ struct Stage {
   Activation activation = Activation::kSilu;
   std::vector<Product> products{};  // kMultiply: all read `in`, quantised once
   std::vector<int32_t> splits{};    // kMultiply: thread i has panels [splits[i], splits[i + 1]) of all products
+  // kMultiply: the stage of the next kAttend, whose memory is fetched meanwhile, and the panels of all multiply stages
+  // that come before it and after the last one. -1: none.
+  int32_t next_attend = -1;
+  int32_t fetch_panels = 0;
 };
 
 struct Plan {

@@ -47,6 +47,18 @@ struct ActResidual {
 };
 static_assert(sizeof(ActResidual) == 512);
 
+// Memory that a later op reads: a product that waits for the multiplier, not for memory, fetches it on the way.
+// Regions of equal size, at base + index * stride for each index of a list.
+struct FetchQueue {
+  const std::byte* base = nullptr;
+  size_t stride = 0;
+  size_t region_bytes = 0;         // a multiple of 64
+  const int32_t* next = nullptr;   // indices still to be fetched: [next, end)
+  const int32_t* end = nullptr;
+  size_t offset = 0;               // in the region of *next
+  int32_t lines_per_tile = 0;      // cache lines to ask for with each tile of tokens
+};
+
 struct LinearKernels {
   // Bytes of the quantised form of [tokens, cols] activations. A multiple of 64.
   size_t (*act_bytes)(int32_t tokens, int32_t cols);
@@ -66,9 +78,10 @@ struct LinearKernels {
   // k order, then the residuals in k order.
   // Quantised formats read `acts`; F16 and F32 read `x` [tokens, cols] with stride x_stride.
   // out: [tokens, rows] float with row stride out_stride; rows past `weights.rows` are not written.
-  // scratch: at least scratch_bytes(cols), private to the calling thread, 64-byte aligned.
+  // scratch: at least scratch_bytes(cols), private to the calling thread, 64-byte aligned. fetch: may be null.
   void (*multiply)(const PackedMatrix& weights, const std::byte* acts, const float* x, size_t x_stride, int32_t tokens,
-                   int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride, std::byte* scratch);
+                   int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride, std::byte* scratch,
+                   FetchQueue* fetch);
   size_t (*scratch_bytes)(int32_t cols);
 
   // out[cols] = dequantised row, times scale: embedding lookup.

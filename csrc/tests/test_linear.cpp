@@ -241,7 +241,7 @@ class Product {
     std::vector<float> out(tokens * stride(), kSentinel);
     for (size_t i = splits.size() - 1; i > 0; --i) {
       kernels_.multiply(weights_, is_float(weights_.format) ? nullptr : acts.bytes(), x, x_stride, tokens,
-                        splits[i - 1], splits[i], out.data(), stride(), scratch_.bytes());
+                        splits[i - 1], splits[i], out.data(), stride(), scratch_.bytes(), nullptr);
     }
     return out;
   }

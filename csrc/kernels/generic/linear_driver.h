@@ -22,7 +22,23 @@ struct Operands {
   int32_t cols;
   size_t out_stride;
   std::byte* scratch;
+  FetchQueue* fetch;
 };
+
+// Asks for the next lines of the queue. They go to the second-level cache: the first is full of activations.
+inline void fetch_lines(FetchQueue& queue) {
+  int32_t lines = queue.lines_per_tile;
+  while (lines > 0 && queue.next != queue.end) {
+    const std::byte* region = queue.base + *queue.next * queue.stride;
+    for (; lines > 0 && queue.offset < queue.region_bytes; --lines, queue.offset += 64) {
+      __builtin_prefetch(region + queue.offset, 0, 2);
+    }
+    if (queue.offset == queue.region_bytes) {
+      ++queue.next;
+      queue.offset = 0;
+    }
+  }
+}
 
 inline int32_t num_records(int32_t cols) { return num_padded_blocks(cols) / 2; }
 
@@ -56,6 +72,7 @@ OCTAVO_INLINE void multiply_all_tiles(const std::byte* panel, const Operands& in
     const auto* acts = reinterpret_cast<const ActBlock*>(in.acts + first / kTileTokens * act_tile_bytes(in.cols));
     multiply_tile<Source, width.kTokens>(records, count, acts, first % kTileTokens,
                                          {out + first * in.out_stride, in.out_stride, tokens, rows});
+    if (in.fetch != nullptr) fetch_lines(*in.fetch);
   });
 }
 
@@ -108,9 +125,10 @@ MultiplyPanel panel_kernel(WeightFormat format, int32_t tokens) {
 }
 
 void multiply(const PackedMatrix& weights, const std::byte* acts, const float* x, size_t x_stride, int32_t tokens,
-              int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride, std::byte* scratch) {
+              int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride, std::byte* scratch,
+              FetchQueue* fetch) {
   const MultiplyPanel kernel = panel_kernel(weights.format, tokens);
-  const Operands in = {acts, x, x_stride, tokens, weights.cols, out_stride, scratch};
+  const Operands in = {acts, x, x_stride, tokens, weights.cols, out_stride, scratch, fetch};
   for (int32_t p = panel_begin; p < panel_end; ++p) {
     const int32_t first_row = p * kPanelRows;
     const int32_t rows = weights.rows - first_row < kPanelRows ? weights.rows - first_row : kPanelRows;
