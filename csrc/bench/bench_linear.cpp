@@ -1,5 +1,5 @@
 // GMAC/s and GB/s of the matrix kernels on one thread, per table, shape and number of tokens.
-// Usage: bench_linear [table] [seconds per point]; the best table of this machine is the default.
+// Usage: bench_linear [table] [seconds per point] [int8|int8x2]; "" is the best table of this machine, the default.
 // Weights are read from several copies in turn, 64 MB or more together, so that M=1 shows memory and not the L2 cache.
 #include <chrono>
 #include <cstdio>
@@ -21,6 +21,7 @@ namespace {
 
 using octavo::LinearKernels;
 using octavo::PackedMatrix;
+using octavo::Precision;
 using octavo::WeightFormat;
 
 struct Shape {
@@ -69,13 +70,13 @@ double seconds_now() {
 }
 
 // The best of repeated runs over the copies of the weights, as seconds for one product.
-double time_product(const LinearKernels& kernels, const std::vector<PackedMatrix>& copies, const Buffer& x,
-                    int32_t tokens, double budget) {
+double time_product(const LinearKernels& kernels, Precision precision, const std::vector<PackedMatrix>& copies,
+                    const Buffer& x, int32_t tokens, double budget) {
   const PackedMatrix& first = copies.front();
-  const Buffer acts(kernels.act_bytes(tokens, first.cols));
+  const Buffer acts(kernels.act_bytes(tokens, first.cols, precision));
   const Buffer out(sizeof(float) * tokens * first.rows);
   const Buffer scratch(kernels.scratch_bytes(first.cols) + 64);
-  kernels.quantize(x.floats(), first.cols, tokens, first.cols, 0, (tokens + 7) / 8, acts.bytes());
+  kernels.quantize(x.floats(), first.cols, tokens, first.cols, precision, 0, (tokens + 7) / 8, acts.bytes());
   double best = 1e9;
   size_t turn = 0;
   const double end = seconds_now() + budget;
@@ -83,7 +84,7 @@ double time_product(const LinearKernels& kernels, const std::vector<PackedMatrix
     const size_t runs = tokens > 8 ? 1 : copies.size();
     const double start = seconds_now();
     for (size_t i = 0; i < runs; ++i) {
-      kernels.multiply(copies[turn++ % copies.size()], acts.bytes(), x.floats(), first.cols, tokens, 0,
+      kernels.multiply(copies[turn++ % copies.size()], acts.bytes(), precision, x.floats(), first.cols, tokens, 0,
                        first.num_panels, out.floats(), first.rows, scratch.bytes(), nullptr);
     }
     const double taken = (seconds_now() - start) / static_cast<double>(runs);
@@ -92,7 +93,7 @@ double time_product(const LinearKernels& kernels, const std::vector<PackedMatrix
   return best;
 }
 
-void bench_shape(const LinearKernels& kernels, const Shape& shape, double budget) {
+void bench_shape(const LinearKernels& kernels, Precision precision, const Shape& shape, double budget) {
   const size_t panel_bytes = octavo::packed_panel_bytes(shape.format, shape.cols);
   const int32_t num_panels = (shape.rows + octavo::kPanelRows - 1) / octavo::kPanelRows;
   const size_t bytes = num_panels * panel_bytes;
@@ -112,7 +113,7 @@ void bench_shape(const LinearKernels& kernels, const Shape& shape, double budget
   std::printf("%-20s %6d x %-5d", shape.name, shape.rows, shape.cols);
   for (const int32_t tokens : kTokens) {
     if (tokens > 32 && shape.rows > 8192) continue;
-    const double seconds = time_product(kernels, copies, x, tokens, budget);
+    const double seconds = time_product(kernels, precision, copies, x, tokens, budget);
     std::printf(" %6.1f", 1e-9 * shape.rows * shape.cols * tokens / seconds);
     if (tokens == 1) std::printf(" (%4.1f GB/s)", 1e-9 * static_cast<double>(bytes) / seconds);
   }
@@ -121,18 +122,18 @@ void bench_shape(const LinearKernels& kernels, const Shape& shape, double budget
 }
 
 // Microseconds a token costs to quantise, in tiles of 8.
-void bench_quantize(const LinearKernels& kernels, int32_t cols, double budget) {
+void bench_quantize(const LinearKernels& kernels, Precision precision, int32_t cols, double budget) {
   const Buffer x(sizeof(float) * octavo::kTileTokens * cols);
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   for (int32_t i = 0; i < octavo::kTileTokens * cols; ++i) x.floats()[i] = normal(random);
-  const Buffer acts(kernels.act_bytes(octavo::kTileTokens, cols));
+  const Buffer acts(kernels.act_bytes(octavo::kTileTokens, cols, precision));
   double best = 1e9;
   const double end = seconds_now() + budget;
   do {
     const double start = seconds_now();
     for (int32_t i = 0; i < 16; ++i) {
-      kernels.quantize(x.floats(), cols, octavo::kTileTokens, cols, 0, 1, acts.bytes());
+      kernels.quantize(x.floats(), cols, octavo::kTileTokens, cols, precision, 0, 1, acts.bytes());
     }
     const double taken = (seconds_now() - start) / (16 * octavo::kTileTokens);
     if (taken < best) best = taken;
@@ -145,14 +146,16 @@ void bench_quantize(const LinearKernels& kernels, int32_t cols, double budget) {
 int main(int argc, char** argv) {
   const octavo::KernelTable* table = octavo::choose_table(argc > 1 ? argv[1] : "", octavo::probe_features());
   const double budget = argc > 2 ? std::atof(argv[2]) : 0.1;
+  const Precision precision =
+      argc > 3 && std::strcmp(argv[3], "int8x2") == 0 ? Precision::kInt8x2 : Precision::kInt8;
   if (table == nullptr) {
     std::fprintf(stderr, "no table %s on this machine\n", argv[1]);
     return 1;
   }
-  for (const int32_t cols : {576, 2048}) bench_quantize(*table->linear, cols, budget);
+  for (const int32_t cols : {576, 2048}) bench_quantize(*table->linear, precision, cols, budget);
   std::printf("table %s, GMAC/s per number of tokens\n%-35s", table->name, "");
   for (const int32_t tokens : kTokens) std::printf(tokens == 1 ? " %6d            " : " %6d", tokens);
   std::printf("\n");
-  for (const Shape& shape : kShapes) bench_shape(*table->linear, shape, budget);
+  for (const Shape& shape : kShapes) bench_shape(*table->linear, precision, shape, budget);
   return 0;
 }

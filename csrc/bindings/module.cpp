@@ -131,11 +131,12 @@ std::vector<std::string> supported_names() {
   return names;
 }
 
-std::shared_ptr<Runtime> make_runtime(int num_threads, const std::string& table_name) {
+std::shared_ptr<Runtime> make_runtime(int num_threads, const std::string& table_name, int32_t activation_terms) {
   if (num_threads < 1 || num_threads > 1024) throw nb::value_error("num_threads must be in 1 .. 1024");
   const KernelTable* table = choose_table(table_name, probe_features());
   if (table == nullptr) throw nb::value_error(("no kernel table " + table_name).c_str());
-  return std::make_shared<Runtime>(num_threads, table);
+  if (activation_terms != 1 && activation_terms != 2) throw nb::value_error("activation_terms must be 1 or 2");
+  return std::make_shared<Runtime>(num_threads, table, static_cast<Precision>(activation_terms));
 }
 
 int32_t add_matrix(Runtime& runtime, int32_t format, int32_t rows, int32_t cols,
@@ -296,7 +297,7 @@ NB_MODULE(_native, m) {
       [](int32_t format, int32_t cols) { return packed_panel_bytes(static_cast<WeightFormat>(format), cols) != 0; },
       nb::arg("format"), nb::arg("cols"), "Whether rows of this ggml type and length are multiplied as they are.");
   nb::class_<Runtime>(m, "Runtime")
-      .def(nb::new_(&make_runtime), nb::arg("num_threads"), nb::arg("table"))
+      .def(nb::new_(&make_runtime), nb::arg("num_threads"), nb::arg("table"), nb::arg("activation_terms") = 1)
       .def_prop_ro("table", [](const Runtime& r) { return std::string(r.table->name); })
       .def_prop_ro("weight_bytes", [](const Runtime& r) { return r.weights.used_bytes(); })
       .def("add_matrix", &add_matrix, nb::arg("format"), nb::arg("rows"), nb::arg("cols"), nb::arg("bytes"))

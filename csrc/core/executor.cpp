@@ -42,8 +42,8 @@ Status Executor::create(std::shared_ptr<Runtime> runtime, const Program& program
 Status Executor::allocate() {
   const int32_t chunk = std::min(kChunkTokens, limits_.max_tokens);
   const int threads = runtime_->pool.size();
-  const size_t acts = std::max(linear_->act_bytes(chunk, body_.max_quantized_cols),
-                               linear_->act_bytes(kSlabRows, head_.max_quantized_cols));
+  const size_t acts = std::max(linear_->act_bytes(chunk, body_.max_quantized_cols, runtime_->precision),
+                               linear_->act_bytes(kSlabRows, head_.max_quantized_cols, runtime_->precision));
   int32_t group = 1;
   for (const AttentionSpec& spec : attentions_) {
     group = std::max(group, spec.shape.num_heads / spec.shape.num_kv_heads);
@@ -262,8 +262,8 @@ void Executor::run_token_stage(const Stage& stage, const Window& window, int32_t
       for (int32_t t = begin; t < end; ++t) step_->softcap(in(t), stage.number, stage.out.width, out(t));
       return;
     case StageKind::kQuantize:
-      linear_->quantize(in(0), stage.in.stride, window.count, stage.in.width, begin / kTileTokens,
-                        begin / kTileTokens + 1, acts_.data());
+      linear_->quantize(in(0), stage.in.stride, window.count, stage.in.width, runtime_->precision,
+                        begin / kTileTokens, begin / kTileTokens + 1, acts_.data());
       return;
     case StageKind::kWriteKv: {
       const KVLayer layer = kv_.layer(attentions_[stage.spec].layer);
@@ -327,8 +327,8 @@ void Executor::run_multiply(const Stage& stage, const Window& window, Member& me
     before += num_panels;
     if (begin == end) continue;
     float* out = window.workspace + product.out.offset;
-    linear_->multiply(*product.matrix, acts_.data(), x, stage.in.stride, window.count, begin, end, out,
-                      product.out.stride, member.multiply_scratch, fetch);
+    linear_->multiply(*product.matrix, acts_.data(), runtime_->precision, x, stage.in.stride, window.count, begin, end,
+                      out, product.out.stride, member.multiply_scratch, fetch);
     if (product.bias == nullptr) continue;
     const int32_t first = begin * kPanelRows, count = std::min(end * kPanelRows, product.matrix->rows) - first;
     for (int32_t t = 0; t < window.count; ++t) {

@@ -26,8 +26,10 @@ namespace octavo {
 
 // What a backend shares between its executors: threads, kernels, weights.
 struct Runtime {
-  Runtime(int num_threads, const KernelTable* chosen) : table(chosen), pool(num_threads) {}
+  Runtime(int num_threads, const KernelTable* chosen, Precision activations = Precision::kInt8)
+      : table(chosen), precision(activations), pool(num_threads) {}
   const KernelTable* const table;
+  const Precision precision;  // of the activations that integer formats multiply
   ThreadPool pool;
   WeightStore weights;
 };

@@ -6,7 +6,8 @@
 //
 // Quantised formats multiply int8 activations: each 32-block of a token has a scale and a code per value. The rounding
 // error of a token is mostly that of the few blocks that hold its outlier channels, so kResidualBlocks blocks per token
-// have a second term: what the first left over, quantised again. See docs/design/exactness.md.
+// have a second term: what the first left over, quantised again. With Precision::kInt8x2 all blocks have one. See
+// docs/design/exactness.md.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,13 @@ namespace octavo {
 
 inline constexpr int32_t kTileTokens = 8;
 
+// How activations are quantised for the integer formats; the value is the number of int8 terms of an activation.
+enum class Precision : int32_t {
+  kInt8 = 1,    // one, and a second one for kResidualBlocks blocks of a token
+  kInt8x2 = 2,  // two for every block: about 1/250 of the error for twice the products
+};
+constexpr int32_t num_terms(Precision precision) { return static_cast<int32_t>(precision); }
+
 // How many 32-blocks of a token have a second term, 0 to 4.
 inline constexpr int32_t kResidualBlocks = 1;
 static_assert(kResidualBlocks >= 0 && kResidualBlocks <= 4);
@@ -25,6 +33,8 @@ static_assert(kResidualBlocks >= 0 && kResidualBlocks <= 4);
 // One 32-block of the quantised activations of 8 tokens; the same bytes from every ISA. Activations are tiles of 8
 // tokens, tile after tile; a tile has 2 * ceil(cols / 64) of these, then kResidualBlocks of ActResidual. Tokens and
 // columns of the padding are zero.
+// With two terms a tile is that of 4 tokens, and has no ActResidual: place 2 t holds the first term of token t, place
+// 2 t + 1 the second. Kernels multiply them as they would two tokens, and add the results.
 //
 // A format whose codes are off by a constant starts its integer sum at -constant * sum(q) instead of 0: held here ready
 // multiplied, the correction is free.
@@ -61,27 +71,28 @@ struct FetchQueue {
 
 struct LinearKernels {
   // Bytes of the quantised form of [tokens, cols] activations. A multiple of 64.
-  size_t (*act_bytes)(int32_t tokens, int32_t cols);
+  size_t (*act_bytes)(int32_t tokens, int32_t cols, Precision precision);
 
-  // Quantises the tokens of tiles [tile_begin, tile_end): per token and 32-block d = max|x| / 127,
+  // Quantises tokens [8 * tile_begin, 8 * tile_end), as many as there are: per token and 32-block d = max|x| / 127,
   // q = round_to_nearest_even(x / d), from the token's own values alone. d below 2^-120 counts as 0 and gives q = 0, so
   // that flush-to-zero cannot change a result. Infinities count as the largest float; a NaN makes its block's d NaN,
   // and with it the token's outputs.
   // Residuals are those of the kResidualBlocks blocks with the largest d (of equal ones the first; never NaN), in k
   // order: x - d * q, rounded to float once, quantised by the same rule. If blocks are too few, the first residuals are
-  // zeros of block 0.
+  // zeros of block 0. Second terms of kInt8x2 are made in the same way, of every block; there a NaN block has two NaN
+  // scales.
   // x: [tokens, cols] float with row stride x_stride (elements). acts: the whole matrix's memory, 64-byte aligned.
-  void (*quantize)(const float* x, size_t x_stride, int32_t tokens, int32_t cols, int32_t tile_begin, int32_t tile_end,
-                   std::byte* acts);
+  void (*quantize)(const float* x, size_t x_stride, int32_t tokens, int32_t cols, Precision precision,
+                   int32_t tile_begin, int32_t tile_end, std::byte* acts);
 
   // out[t, r] = sum_k w[r, k] * act[t, k] for rows of panels [panel_begin, panel_end) and all tokens: all blocks in
-  // k order, then the residuals in k order.
-  // Quantised formats read `acts`; F16 and F32 read `x` [tokens, cols] with stride x_stride.
+  // k order, then the residuals in k order. With kInt8x2: the sum over the first terms plus the sum over the second.
+  // Quantised formats read `acts`, made with this precision; F16 and F32 read `x` [tokens, cols] with stride x_stride.
   // out: [tokens, rows] float with row stride out_stride; rows past `weights.rows` are not written.
   // scratch: at least scratch_bytes(cols), private to the calling thread, 64-byte aligned. fetch: may be null.
-  void (*multiply)(const PackedMatrix& weights, const std::byte* acts, const float* x, size_t x_stride, int32_t tokens,
-                   int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride, std::byte* scratch,
-                   FetchQueue* fetch);
+  void (*multiply)(const PackedMatrix& weights, const std::byte* acts, Precision precision, const float* x,
+                   size_t x_stride, int32_t tokens, int32_t panel_begin, int32_t panel_end, float* out,
+                   size_t out_stride, std::byte* scratch, FetchQueue* fetch);
   size_t (*scratch_bytes)(int32_t cols);
 
   // out[cols] = dequantised row, times scale: embedding lookup.

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "kernels/table.h"
+#include "cpu/dispatch.h"
 
 namespace octavo_test {
 
@@ -13,16 +13,10 @@ struct NamedTable {
 };
 
 inline std::vector<NamedTable> supported_tables() {
-  std::vector<NamedTable> tables = {{"scalar", &octavo::scalar::linear_kernels}};
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-    tables.push_back({"avx2", &octavo::avx2::linear_kernels});
+  std::vector<NamedTable> tables;
+  for (const octavo::KernelTable* table : octavo::supported_tables(octavo::probe_features())) {
+    tables.push_back({table->name, table->linear});
   }
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")) {
-    tables.push_back({"avx512_vnni", &octavo::avx512_vnni::linear_kernels});
-  }
-#endif
   return tables;
 }
 

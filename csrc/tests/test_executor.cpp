@@ -12,8 +12,8 @@ namespace {
 constexpr int32_t kBlocks = 64;
 constexpr int32_t kTop = 4;
 
-std::unique_ptr<Executor> make(const KernelTable* table, int num_threads) {
-  auto runtime = std::make_shared<Runtime>(num_threads, table);
+std::unique_ptr<Executor> make(const KernelTable* table, int num_threads, Precision precision = Precision::kInt8) {
+  auto runtime = std::make_shared<Runtime>(num_threads, table, precision);
   Program program(runtime->weights);
   record_model(*runtime, program);
   std::unique_ptr<Executor> executor;
@@ -43,12 +43,12 @@ bool same_row(const Step& a, size_t i, const Step& b, size_t j) {
          std::memcmp(&a.top_logprobs[i * kTop], &b.top_logprobs[j * kTop], kTop * sizeof(float)) == 0;
 }
 
-void test_same_bits(const KernelTable* table) {
-  const auto reference = make(table, 1);
+void test_same_bits(const KernelTable* table, Precision precision) {
+  const auto reference = make(table, 1, precision);
   const std::vector<int32_t> ids = random_ids(300, 3);
   const Step expected = run(*reference, {{ids, 0, table_from(0, 19)}}, true);
   for (int num_threads : {1, 2, 3}) {
-    const auto executor = make(table, num_threads);
+    const auto executor = make(table, num_threads, precision);
     const Step whole = run(*executor, {{ids, 0, table_from(5, 19)}}, true);
     for (size_t row = 0; row < ids.size(); ++row) CHECK(same_row(whole, row, expected, row));
     // In chunks, beside another sequence, block tables that share nothing.
@@ -106,7 +106,8 @@ void test_refusals(const KernelTable* table) {
 
 int main() {
   for (const KernelTable* table : supported_tables(probe_features())) {
-    test_same_bits(table);
+    test_same_bits(table, Precision::kInt8);
+    test_same_bits(table, Precision::kInt8x2);
     test_copied_blocks(table);
     test_refusals(table);
   }

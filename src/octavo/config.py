@@ -25,6 +25,17 @@ class BackendName(Enum):
     REFERENCE = "reference"
 
 
+class ActivationPrecision(Enum):
+    """What activations are rounded to where they meet quantised weights.
+
+    INT8: 8 bits with a scale per 32 values. INT8X2: two such terms, the second for what the first left over; close to
+    float32, for up to twice the work of a matrix product.
+    """
+
+    INT8 = "int8"
+    INT8X2 = "int8x2"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """How much is done at once."""
@@ -78,6 +89,13 @@ class ComputeConfig:
     )
     isa: str | None = field(
         default=None, metadata=_meta("kernel table; default: the best supported")
+    )
+    activation_precision: ActivationPrecision = field(
+        default=ActivationPrecision.INT8,
+        metadata=_meta(
+            "what activations are rounded to in products with quantised weights; int8x2 is close to float32, and slower;"
+            " native backend only"
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from octavo.config import ActivationPrecision
 from octavo.dtypes import KVDType, QuantFormat
 from octavo.models.base import LoadedModel
 from octavo.models.table import load_model
@@ -32,8 +33,10 @@ class Setup:
     double: NativeExecutor
 
 
-def _load(architecture: str, isa: str, num_threads: int) -> NativeExecutor:
-    backend = native(isa, num_threads)
+def _load(
+    architecture: str, isa: str, precision: ActivationPrecision, num_threads: int
+) -> NativeExecutor:
+    backend = native(isa, num_threads, precision)
     source = tiny_source(
         architecture,
         hidden_size=256,
@@ -63,11 +66,16 @@ def _load(architecture: str, isa: str, num_threads: int) -> NativeExecutor:
 
 
 @pytest.fixture(
-    scope="module", params=[(isa, a) for isa in ISAS for a in ("llama", "gemma3")], ids="-".join
+    scope="module",
+    params=[
+        *((isa, a, ActivationPrecision.INT8) for isa in ISAS for a in ("llama", "gemma3")),
+        (ISAS[0], "llama", ActivationPrecision.INT8X2),  # the C++ tests take every table
+    ],
+    ids=lambda param: f"{param[0]}-{param[1]}-{param[2].value}",
 )
 def setup(request: pytest.FixtureRequest) -> Iterator[Setup]:
-    isa, architecture = request.param
-    setup = Setup(_load(architecture, isa, 1), _load(architecture, isa, 2))
+    isa, architecture, precision = request.param
+    setup = Setup(*(_load(architecture, isa, precision, threads) for threads in (1, 2)))
     yield setup
     setup.single.close()
     setup.double.close()

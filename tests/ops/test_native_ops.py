@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from octavo.config import ActivationPrecision
 from octavo.dtypes import KVDType, QuantFormat
 from octavo.models.table import load_model
 from octavo.ops.reference_backend import ReferenceBackend
@@ -117,3 +118,21 @@ def test_quantised_model_is_close_to_reference(isa: str, formats: tuple[QuantFor
     # Activations are rounded to 8 bits before every product, some weights too: about 1 % each.
     difference = np.abs(logprobs[0] - logprobs[1])
     assert difference.mean() < 0.03 * np.std(logprobs[0])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_two_terms_of_activations_are_as_good_as_floats(isa: str):
+    source = tiny_source("llama", formats=(QuantFormat.Q4_1, QuantFormat.Q8_0), num_layers=2)
+    prompt = np.random.default_rng(4).integers(0, 256, 60).tolist()
+    logprobs = []
+    for backend in (
+        ReferenceBackend(dequantize),
+        native(isa),
+        native(isa, activation_precision=ActivationPrecision.INT8X2),
+    ):
+        loaded = load_model(source, backend.ops)
+        executor = backend.compile(loaded.model, loaded.config.kv_layout(KVDType.F32), 8, 64)
+        logprobs.append(prompt_logprobs(executor, prompt))
+        executor.close()
+    one_term, two_terms = (np.abs(logprobs[0] - native_).mean() for native_ in logprobs[1:])
+    assert two_terms < one_term / 50

@@ -127,6 +127,11 @@ OCTAVO_INLINE void store_token(const TileOut& tile, int32_t t, __m256 acc) {
   }
 }
 
+template <int Row, int... P, int... T>
+OCTAVO_INLINE void store_pairs(Ints<P...>, Ints<T...>, const TileOut& tile, const __m256 (&acc)[sizeof...(T)]) {
+  (store_token<Row>(tile, P, _mm256_add_ps(acc[2 * P], acc[2 * P + 1])), ...);
+}
+
 // Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. With one
 // token the hardware prefetcher follows the stream faster than we do; with more, activations falling out of the L1
 // cache confuse it: 2 tokens of Q6_K ran at half the speed without this (Zen 4).
@@ -141,8 +146,11 @@ OCTAVO_INLINE void prefetch_weights(const void* weights) {
 
 // One accumulator per token, of rows Row .. Row + 7.
 template <class Source, int Row, int... T>
-OCTAVO_INLINE void finish_tokens(Ints<T...>, const TileIn<Source>& in, const TileOut& tile,
+OCTAVO_INLINE void finish_tokens(Ints<T...> tokens, const TileIn<Source>& in, const TileOut& tile,
                                  __m256 (&acc)[sizeof...(T)]) {
+  if constexpr (sizeof...(T) > 1) {
+    if (tile.terms == 2) return store_pairs<Row>(typename FirstInts<sizeof...(T) / 2>::type{}, tokens, tile, acc);
+  }
 #pragma GCC unroll 1
   for (int32_t i = 0; i < kResidualBlocks; ++i) {
     ((acc[T] = add_residual<Source, Row>(in, in.residual(i), in.lane + T, acc[T])), ...);

@@ -1,15 +1,16 @@
 // Included inside `namespace octavo::<isa> { namespace {` after the ISA's vocabulary: no include, no namespace here.
-// The matrix product: panels, tiles of tokens, and which kernel a format gets. The vocabulary is linear_tile.h and
+// The matrix product: panels, tiles, and which kernel a format gets. A tile is of places in the activations: one a token,
+// two with Precision::kInt8x2. The vocabulary is linear_tile.h and
 //
 //   Rows, first_rows(count)       which rows of a panel are written: the first `count` of 16
-//   kWidestTile, kNarrowestTile   tokens of the widest and of the narrowest tile: powers of two up to 8
+//   kWidestTile, kNarrowestTile   places of the widest and of the narrowest tile: powers of two up to 8
 //   Source<format>                how records are read; Source::Record
-//   multiply_tile<Source, Width>(records, count, acts, lane, TileOut)   tokens from `lane` of an activation tile on
+//   multiply_tile<Source, Width>(records, count, acts, lane, TileOut)   places from `lane` of an activation tile on
 //   multiply_float_tile<Weight, Width>(FloatPanel, x, x_stride, TileOut)
 //
 // and where decoding a panel once for many tokens pays, for each such Source
 //
-//   Source::kUnpackTokens         from this many tokens on
+//   Source::kUnpackTokens         from this many places on
 //   Source::Unpacked              the Source of the decoded panel; Unpacked::unpack<Source>(records, count, out)
 //   kScratchPerRecord             bytes of an Unpacked::Record, 0 if there are none
 
@@ -19,6 +20,7 @@ struct Operands {
   const float* x;
   size_t x_stride;
   int32_t tokens;
+  int32_t terms;
   int32_t cols;
   size_t out_stride;
   std::byte* scratch;
@@ -44,34 +46,37 @@ inline int32_t num_records(int32_t cols) { return num_padded_blocks(cols) / 2; }
 
 template <int N>
 struct Width {
-  static constexpr int kTokens = N;
+  static constexpr int kPlaces = N;
 };
 
 template <int N, class Tile>
-OCTAVO_INLINE void last_tile(int32_t first, int32_t tokens, Tile tile) {
+OCTAVO_INLINE void last_tile(int32_t first, int32_t count, Tile tile) {
   if constexpr (N > kNarrowestTile) {
-    if (tokens <= N / 2) return last_tile<N / 2>(first, tokens, tile);
+    if (count <= N / 2) return last_tile<N / 2>(first, count, tile);
   }
-  tile(Width<N>{}, first, tokens);
+  tile(Width<N>{}, first, count);
 }
 
-// Calls tile(Width, first token, tokens in the tile) for each tile. The last one takes the narrowest kernel that holds
-// it; tokens of the padding are computed and dropped.
+// Calls tile(Width, first place, places in the tile) for each tile. The last one takes the narrowest kernel that holds
+// it; places of the padding are computed and dropped.
 template <class Tile>
-OCTAVO_INLINE void for_each_tile(int32_t tokens, Tile tile) {
+OCTAVO_INLINE void for_each_tile(int32_t places, Tile tile) {
   int32_t first = 0;
-  for (; first + kWidestTile <= tokens; first += kWidestTile) tile(Width<kWidestTile>{}, first, kWidestTile);
-  if (first < tokens) last_tile<kWidestTile>(first, tokens - first, tile);
+  for (; first + kWidestTile <= places; first += kWidestTile) tile(Width<kWidestTile>{}, first, kWidestTile);
+  if (first < places) last_tile<kWidestTile>(first, places - first, tile);
 }
 
 template <class Source>
 OCTAVO_INLINE void multiply_all_tiles(const std::byte* panel, const Operands& in, Rows rows, float* out) {
   const auto* records = reinterpret_cast<const typename Source::Record*>(panel);
   const int32_t count = num_records(in.cols);
-  for_each_tile(in.tokens, [&](auto width, int32_t first, int32_t tokens) {
-    const auto* acts = reinterpret_cast<const ActBlock*>(in.acts + first / kTileTokens * act_tile_bytes(in.cols));
-    multiply_tile<Source, width.kTokens>(records, count, acts, first % kTileTokens,
-                                         {out + first * in.out_stride, in.out_stride, tokens, rows});
+  const size_t tile_bytes = act_tile_bytes(in.cols, in.terms);
+  const int32_t shift = in.terms - 1;  // places to tokens
+  for_each_tile(in.tokens << shift, [&](auto width, int32_t first, int32_t places) {
+    const auto* acts = reinterpret_cast<const ActBlock*>(in.acts + first / kTileTokens * tile_bytes);
+    multiply_tile<Source, width.kPlaces>(
+        records, count, acts, first % kTileTokens,
+        {out + (first >> shift) * in.out_stride, in.out_stride, places >> shift, rows, static_cast<int16_t>(in.terms)});
     if (in.fetch != nullptr) fetch_lines(*in.fetch);
   });
 }
@@ -94,41 +99,42 @@ template <class Weight>
 void multiply_float_panel(const std::byte* bytes, const Operands& in, Rows rows, float* out) {
   const FloatPanel<Weight> panel = {reinterpret_cast<const Weight*>(bytes), in.cols};
   for_each_tile(in.tokens, [&](auto width, int32_t first, int32_t tokens) {
-    multiply_float_tile<Weight, width.kTokens>(panel, in.x + first * in.x_stride, in.x_stride,
-                                               {out + first * in.out_stride, in.out_stride, tokens, rows});
+    multiply_float_tile<Weight, width.kPlaces>(panel, in.x + first * in.x_stride, in.x_stride,
+                                               {out + first * in.out_stride, in.out_stride, tokens, rows, 1});
   });
 }
 
 using MultiplyPanel = void (*)(const std::byte* panel, const Operands& in, Rows rows, float* out);
 
 template <class Source>
-MultiplyPanel quantised_kernel(int32_t tokens) {
+MultiplyPanel quantised_kernel(int32_t places) {
   if constexpr (requires { typename Source::Unpacked::Record; }) {
-    if (tokens >= Source::kUnpackTokens) return multiply_panel_unpacked<Source>;
+    if (places >= Source::kUnpackTokens) return multiply_panel_unpacked<Source>;
   }
   return multiply_panel<Source>;
 }
 
 // The one place where a format of packed.h meets its kernels.
-MultiplyPanel panel_kernel(WeightFormat format, int32_t tokens) {
+MultiplyPanel panel_kernel(WeightFormat format, int32_t places) {
   switch (format) {
     case WeightFormat::F32: return multiply_float_panel<float>;
     case WeightFormat::F16: return multiply_float_panel<uint16_t>;
-    case WeightFormat::Q4_0: return quantised_kernel<SourceQ4_0>(tokens);
+    case WeightFormat::Q4_0: return quantised_kernel<SourceQ4_0>(places);
     case WeightFormat::Q4_1:
-    case WeightFormat::Q4_K: return quantised_kernel<SourceQ4_1>(tokens);
-    case WeightFormat::Q5_0: return quantised_kernel<SourceQ5_0>(tokens);
-    case WeightFormat::Q6_K: return quantised_kernel<SourceQ6_K>(tokens);
-    case WeightFormat::Q8_0: return quantised_kernel<SourceQ8_0>(tokens);
+    case WeightFormat::Q4_K: return quantised_kernel<SourceQ4_1>(places);
+    case WeightFormat::Q5_0: return quantised_kernel<SourceQ5_0>(places);
+    case WeightFormat::Q6_K: return quantised_kernel<SourceQ6_K>(places);
+    case WeightFormat::Q8_0: return quantised_kernel<SourceQ8_0>(places);
   }
   return nullptr;
 }
 
-void multiply(const PackedMatrix& weights, const std::byte* acts, const float* x, size_t x_stride, int32_t tokens,
-              int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride, std::byte* scratch,
-              FetchQueue* fetch) {
-  const MultiplyPanel kernel = panel_kernel(weights.format, tokens);
-  const Operands in = {acts, x, x_stride, tokens, weights.cols, out_stride, scratch, fetch};
+void multiply(const PackedMatrix& weights, const std::byte* acts, Precision precision, const float* x, size_t x_stride,
+              int32_t tokens, int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride,
+              std::byte* scratch, FetchQueue* fetch) {
+  const int32_t terms = num_terms(precision);
+  const MultiplyPanel kernel = panel_kernel(weights.format, tokens * terms);
+  const Operands in = {acts, x, x_stride, tokens, terms, weights.cols, out_stride, scratch, fetch};
   for (int32_t p = panel_begin; p < panel_end; ++p) {
     const int32_t first_row = p * kPanelRows;
     const int32_t rows = weights.rows - first_row < kPanelRows ? weights.rows - first_row : kPanelRows;

@@ -104,12 +104,35 @@ OCTAVO_INLINE void quantize_tile(const float* x, size_t x_stride, int32_t tokens
   }
 }
 
-void quantize(const float* x, size_t x_stride, int32_t tokens, int32_t cols, int32_t tile_begin, int32_t tile_end,
-              std::byte* acts) {
-  for (int32_t tile = tile_begin; tile < tile_end; ++tile) {
-    const int32_t first = tile * kTileTokens;
-    const int32_t tile_tokens = tokens - first < kTileTokens ? tokens - first : kTileTokens;
-    quantize_tile(x + first * x_stride, x_stride, tile_tokens, cols,
-                  reinterpret_cast<ActBlock*>(acts + tile * act_tile_bytes(cols)));
+// The same with two terms, for a tile of 4 tokens.
+OCTAVO_INLINE void quantize_tile_twice(const float* x, size_t x_stride, int32_t tokens, int32_t cols,
+                                       ActBlock* blocks) {
+  const int32_t num_blocks = num_padded_blocks(cols);
+  if (tokens < kTileTokens / 2) __builtin_memset(blocks, 0, num_blocks * sizeof(ActBlock));
+  for (int32_t t = 0; t < tokens; ++t) {
+    const float* row = x + t * x_stride;
+    for (int32_t b = 0; b < num_blocks; ++b) {
+      BlockValues values = load_block(row, b, cols);
+      quantize_block(values, 2 * t, blocks[b]);
+      subtract_terms(blocks[b], 2 * t, values);
+      quantize_block(values, 2 * t + 1, blocks[b]);
+    }
+  }
+}
+
+void quantize(const float* x, size_t x_stride, int32_t tokens, int32_t cols, Precision precision, int32_t tile_begin,
+              int32_t tile_end, std::byte* acts) {
+  const int32_t terms = num_terms(precision);
+  const int32_t tile_tokens = kTileTokens / terms;
+  const size_t tile_bytes = act_tile_bytes(cols, terms);
+  for (int32_t tile = tile_begin * terms; tile < tile_end * terms && tile * tile_tokens < tokens; ++tile) {
+    const int32_t first = tile * tile_tokens;
+    const int32_t count = tokens - first < tile_tokens ? tokens - first : tile_tokens;
+    auto* blocks = reinterpret_cast<ActBlock*>(acts + tile * tile_bytes);
+    if (precision == Precision::kInt8) {
+      quantize_tile(x + first * x_stride, x_stride, count, cols, blocks);
+    } else {
+      quantize_tile_twice(x + first * x_stride, x_stride, count, cols, blocks);
+    }
   }
 }

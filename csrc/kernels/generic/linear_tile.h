@@ -25,7 +25,7 @@ struct FirstInts<8> {
   using type = Ints<0, 1, 2, 3, 4, 5, 6, 7>;
 };
 
-// A panel's records, and the activations of a tile: tokens from `lane` of an activation tile of 8 on.
+// A panel's records, and the activations of a tile: places from `lane` of an activation tile of 8 on.
 template <class Source>
 struct TileIn {
   const typename Source::Record* records;
@@ -45,10 +45,12 @@ struct FloatPanel {
   int32_t cols;
 };
 
-// Where a tile's results go: `tokens` rows of 16 floats, of which `rows` are written.
+// Where a tile's results go: `tokens` rows of 16 floats, of which `rows` are written. With one term a token's residuals
+// are added to its place; with two its result is that of place 2 t plus that of place 2 t + 1.
 struct TileOut {
   float* out;
   size_t stride;
   int32_t tokens;
   Rows rows;
+  int16_t terms;
 };

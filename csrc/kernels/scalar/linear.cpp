@@ -164,11 +164,19 @@ void multiply_tile(const typename Source::Record* records, int32_t num_records, 
                    const TileOut& tile) {
   const TileIn<Source> in = {records, num_records, acts, lane};
   using Codes = typename Source::Codes;
+  const int32_t places = tile.tokens * tile.terms;
   float acc[kTileTokens][kPanelRows] = {};
   for (int32_t b = 0; b < 2 * in.num_records; ++b) {
     UnpackedBlock block;
     unpack_block<Codes>(in.records[b / 2], b % 2, block);
-    for (int32_t t = 0; t < tile.tokens; ++t) accumulate_block<Codes>(block, in.acts[b], t, acc[t]);
+    for (int32_t t = 0; t < places; ++t) accumulate_block<Codes>(block, in.acts[b], t, acc[t]);
+  }
+  if (tile.terms == 2) {
+    for (int32_t t = 0; t < tile.tokens; ++t) {
+      for (int32_t row = 0; row < kPanelRows; ++row) acc[2 * t][row] += acc[2 * t + 1][row];
+      store_rows(acc[2 * t], tile.rows, tile.out + t * tile.stride);
+    }
+    return;
   }
   for (int32_t i = 0; i < kResidualBlocks; ++i) {
     accumulate_residual<Codes>(in.records, in.residual(i), tile.tokens, acc);

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypedDict, TypeVar
 
 from octavo.config import (
+    ActivationPrecision,
     BackendName,
     CacheConfig,
     ComputeConfig,
@@ -47,6 +48,7 @@ class LLMOptions(TypedDict, total=False):
     num_threads: int | None
     backend: str | BackendName
     isa: str | None
+    activation_precision: str | ActivationPrecision
     seed: int | None
     tensor_parallel_size: int
     dtype: str
@@ -81,6 +83,8 @@ def engine_config(model: str | Path, options: Mapping[str, Any]) -> EngineConfig
         values["kv_cache_dtype"] = _kv_dtype(values["kv_cache_dtype"])
     if "backend" in values:
         values["backend"] = _backend(values["backend"])
+    if "activation_precision" in values:
+        values["activation_precision"] = _activation_precision(values["activation_precision"])
     if isinstance(values.get("kv_cache_memory_bytes"), str):
         values["kv_cache_memory_bytes"] = parse_size(values["kv_cache_memory_bytes"])
     values["model"] = str(model)
@@ -138,6 +142,12 @@ def _backend(value: str | BackendName) -> BackendName:
     if isinstance(value, BackendName):
         return value
     return _parse(value, {name.value: name for name in BackendName}, "backend")
+
+
+def _activation_precision(value: str | ActivationPrecision) -> ActivationPrecision:
+    if isinstance(value, ActivationPrecision):
+        return value
+    return _parse(value, {p.value: p for p in ActivationPrecision}, "activation_precision")
 
 
 def _parse(value: str, table: Mapping[str, _E], param: str) -> _E:

@@ -93,11 +93,15 @@ def _facts(config: EngineConfig, arch: ArchConfig, weights: WeightSource) -> Mod
 def _open_backend(compute: ComputeConfig, num_threads: int, held: ExitStack) -> AnyBackend:
     match compute.backend:
         case BackendName.NATIVE:
-            native = NativeBackend(num_threads, compute.isa, requantize)
+            native = NativeBackend(
+                num_threads, compute.isa, requantize, compute.activation_precision
+            )
             held.callback(native.close)
             return native
         case BackendName.REFERENCE:
-            return ReferenceBackend(dequantize)
+            return ReferenceBackend(
+                dequantize
+            )  # multiplies float32 activations, whatever precision is asked
         case _:
             assert_never(compute.backend)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from octavo.api.options import engine_config
-from octavo.config import BackendName, EngineConfig, ModelConfig
+from octavo.config import ActivationPrecision, BackendName, EngineConfig, ModelConfig
 from octavo.dtypes import KVDType
 from octavo.errors import InvalidRequest
 
@@ -25,6 +25,7 @@ def test_keywords_land_in_their_part_of_the_configuration() -> None:
             "enable_prefix_caching": False,
             "num_threads": 1,
             "backend": "reference",
+            "activation_precision": "int8x2",
         },
     )
     assert (config.model.model, config.model.max_model_len) == ("m.gguf", 256)
@@ -33,6 +34,7 @@ def test_keywords_land_in_their_part_of_the_configuration() -> None:
     assert config.cache.kv_cache_memory_bytes == 2**20
     assert not config.cache.enable_prefix_caching
     assert (config.compute.num_threads, config.compute.backend) == (1, BackendName.REFERENCE)
+    assert config.compute.activation_precision is ActivationPrecision.INT8X2
 
 
 def test_vllms_keywords_are_accepted() -> None:

@@ -8,7 +8,13 @@ import pytest
 from cyclopts import App, CycloptsError
 
 from octavo.cli.flags import with_flags
-from octavo.config import CacheConfig, ComputeConfig, ModelConfig, SchedulerConfig
+from octavo.config import (
+    ActivationPrecision,
+    CacheConfig,
+    ComputeConfig,
+    ModelConfig,
+    SchedulerConfig,
+)
 from octavo.errors import InvalidRequest
 from octavo.params import SamplingParams
 from tests.unit.cli.conftest import Octavo
@@ -47,6 +53,18 @@ def test_a_verb_gets_its_dataclass_built_from_flags() -> None:
 def test_a_value_that_the_dataclass_refuses_is_wrong_usage_in_the_users_spelling() -> None:
     with pytest.raises(CycloptsError, match="--speed-bytes is too fast"):
         parse("m", "--speed-bytes", "1GiB")
+
+
+def test_a_choice_is_typed_as_its_member_is_named() -> None:
+    app = App(result_action="return_value")
+
+    @app.default
+    @with_flags(compute=ComputeConfig)
+    def verb(*, compute: ComputeConfig) -> ComputeConfig:
+        return compute
+
+    given = app(["--activation-precision", "int8x2"], exit_on_error=False, print_error=False)
+    assert given == ComputeConfig(activation_precision=ActivationPrecision.INT8X2)
 
 
 def test_each_field_of_the_configs_is_a_flag_of_run(octavo: Octavo) -> None:

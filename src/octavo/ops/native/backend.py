@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
+from octavo.config import ActivationPrecision
 from octavo.errors import InvalidRequest
 from octavo.kv_layout import KVLayout
 from octavo.ops.native import _native
@@ -23,6 +25,9 @@ from octavo.ops.protocol import (
 
 _logger = logging.getLogger(__name__)
 
+_TERMS: Final = {ActivationPrecision.INT8: 1, ActivationPrecision.INT8X2: 2}
+"""int8 terms of an activation."""
+
 NativeModel = DecoderModel[Tensor, Weight]
 
 
@@ -35,21 +40,27 @@ class NativeBackend:
     """Packs weights into memory and runs models on `num_threads` threads, the calling one included.
 
     `isa` names a kernel table, None takes the best. `requantize` rewrites tensors in formats without a kernel; it is
-    passed in because file formats live above `ops`.
+    passed in because file formats live above `ops`. `activation_precision` holds for products with quantised weights:
+    F16 and F32 weights multiply the float activations themselves.
     Raises: InvalidRequest for an unknown or unsupported `isa`, ValueError for a thread count below 1.
     """
 
     def __init__(
-        self, num_threads: int, isa: str | None = None, requantize: Requantize | None = None
+        self,
+        num_threads: int,
+        isa: str | None = None,
+        requantize: Requantize | None = None,
+        activation_precision: ActivationPrecision = ActivationPrecision.INT8,
     ) -> None:
         names = supported_isas()
         if isa is not None and isa not in names:
             raise InvalidRequest(
                 f"no kernels {isa!r} on this machine: choose one of {', '.join(names)}", param="isa"
             )
-        runtime = _native.Runtime(num_threads, isa or names[0])
+        runtime = _native.Runtime(num_threads, isa or names[0], _TERMS[activation_precision])
         self._kernel_table = runtime.table
         self._num_threads = num_threads
+        self._activation_precision = activation_precision
         self._runtime: _native.Runtime | None = runtime
         self._ops: NativeOps | None = NativeOps(runtime, requantize)
 
@@ -83,8 +94,9 @@ class NativeBackend:
             max_batched_tokens=max_batched_tokens,
         )
         _logger.info(
-            "native backend: %s kernels, %d threads, %.1f MB of packed weights, %d KV blocks of %s",
+            "native backend: %s kernels, %s activations, %d threads, %.1f MB of packed weights, %d KV blocks of %s",
             self._kernel_table,
+            self._activation_precision.value,
             self._num_threads,
             self._runtime.weight_bytes / 1e6,
             num_blocks,
