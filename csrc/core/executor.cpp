@@ -42,8 +42,12 @@ Status Executor::create(std::shared_ptr<Runtime> runtime, const Program& program
 Status Executor::allocate() {
   const int32_t chunk = std::min(kChunkTokens, limits_.max_tokens);
   const int threads = runtime_->pool.size();
-  const size_t acts = std::max(linear_->act_bytes(chunk, body_.max_quantized_cols, runtime_->precision),
+  // Below kOwnTokens per member the activations are shared.
+  const int32_t shared_tokens = std::min(chunk, kOwnTokens * threads);
+  const int32_t own_tokens = std::min(chunk, (chunk - 1) / threads + 1 + kTokenStep);
+  const size_t acts = std::max(linear_->act_bytes(shared_tokens, body_.max_quantized_cols, runtime_->precision),
                                linear_->act_bytes(kSlabRows, head_.max_quantized_cols, runtime_->precision));
+  const size_t own_acts = linear_->act_bytes(own_tokens, body_.max_quantized_cols, runtime_->precision);
   int32_t group = 1;
   for (const AttentionSpec& spec : attentions_) {
     group = std::max(group, spec.shape.num_heads / spec.shape.num_kv_heads);
@@ -70,13 +74,15 @@ Status Executor::allocate() {
   members_.resize(threads);
   for (int i = 0; i < threads; ++i) {
     const size_t floats = rows * (2 * partial + kContextTile);
-    if (Status status = Mapping::create(multiply + floats * sizeof(float), &member_memory_[i]); !status.ok()) {
+    if (Status status = Mapping::create(multiply + own_acts + floats * sizeof(float), &member_memory_[i]);
+        !status.ok()) {
       return status;
     }
     Member& member = members_[i];
     member.index = i;
     member.multiply_scratch = member_memory_[i].data();
-    member.states = reinterpret_cast<float*>(member_memory_[i].data() + multiply);
+    member.acts = member_memory_[i].data() + multiply;
+    member.states = reinterpret_cast<float*>(member.acts + own_acts);
     member.partials = member.states + rows * partial;
     member.scores = member.partials + rows * partial;
   }
@@ -137,11 +143,18 @@ void Executor::run_step(Member& member) {
     if (begin > 0) pool.barrier();  // shares of tokens differ between chunks
     if (member.index == 0) make_attention_tiles(begin, count);
     member.fetched_attend = -1;
+    member.part = {false, 0, count, acts_.data()};
+    if (is_by_tokens(count)) {
+      const Share own = own_tokens(count, member.index);
+      member.part = {true, own.begin, own.end, member.acts};
+      pool.barrier();  // the tiles are read before any other
+    }
     run_plan(body_, body_counters_, {begin, count, body_workspace_.as<float>()}, member);
   }
   for (int32_t begin = 0; begin < num_rows; begin += kSlabRows) {
     const int32_t count = std::min(kSlabRows, num_rows - begin);
     pool.barrier();
+    member.part = {false, 0, count, acts_.data()};
     run_plan(head_, head_counters_, {begin, count, head_workspace_.as<float>()}, member);
     pool.barrier();
     sample_rows({head_workspace_.as<float>() + head_.output.offset, head_.output.stride, begin, count}, member);
@@ -175,7 +188,40 @@ void Executor::make_attention_tiles(int32_t begin, int32_t count) {
       max_tile_tokens_ = std::max(max_tile_tokens_, size);
     }
   }
+  chunk_tokens_ = count;
+  is_private_ = is_by_tokens(count) && max_tile_tokens_ == 1 && is_balanced();
   if (count >= kFetchTokens) list_fetches();
+}
+
+Share Executor::own_tokens(int32_t count, int member) const {
+  const Share steps = share_of((count - 1) / kTokenStep + 1, member, runtime_->pool.size());
+  return {std::min(steps.begin * kTokenStep, count), std::min(steps.end * kTokenStep, count)};
+}
+
+// The tiles that begin with a token of the member's own.
+Share Executor::own_tiles(int member) const {
+  if (!is_by_tokens(chunk_tokens_)) return share_of(num_tiles_, member, runtime_->pool.size());
+  const Share tokens = own_tokens(chunk_tokens_, member);
+  const auto first_from = [&](int32_t token) {
+    const auto at = std::lower_bound(tiles_.begin(), tiles_.begin() + num_tiles_, token,
+                                     [](const AttentionTile& tile, int32_t t) { return tile.first_token < t; });
+    return static_cast<int>(at - tiles_.begin());
+  };
+  return {first_from(tokens.begin), first_from(tokens.end)};
+}
+
+// Whether every member has about as much context to read as the others.
+bool Executor::is_balanced() const {
+  const int threads = runtime_->pool.size();
+  int64_t total = 0, most = 0;
+  for (int member = 0; member < threads; ++member) {
+    const Share tiles = own_tiles(member);
+    int64_t positions = 0;
+    for (int i = tiles.begin; i < tiles.end; ++i) positions += tiles_[i].first_position + 1;
+    total += positions;
+    most = std::max(most, positions);
+  }
+  return static_cast<double>(most) * threads <= kMaxImbalance * static_cast<double>(total);
 }
 
 void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, const Window& window, Member& member) {
@@ -193,7 +239,7 @@ void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, c
       run_attend(stages[i], window, member);
     }
     if (is_counted && !is_token_stage(stages[i].kind)) lap.add_to(counters[i].work_ns);
-    if (end < stages.size()) runtime_->pool.barrier();
+    if (end < stages.size() && needs_barrier(stages[i], stages[end], member.part)) runtime_->pool.barrier();
     if (is_counted) {
       lap.add_to(counters[end - 1].wait_ns);
       for (; i < end; ++i) {
@@ -205,22 +251,33 @@ void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, c
   }
 }
 
-// Stages [begin, end) on this member's share of the tokens, tile by tile.
+// Whether the next stage reads or overwrites what other members write in this one.
+bool Executor::needs_barrier(const Stage& stage, const Stage& next, const Part& part) const {
+  if (!part.by_tokens) return true;
+  return !is_private_ && (stage.kind == StageKind::kAttend || next.kind == StageKind::kAttend);
+}
+
+// Stages [begin, end) on this member's tokens, tile by tile.
 void Executor::run_token_stages(const Plan& plan, size_t begin, size_t end, std::vector<StageCounter>& counters,
                                 const Window& window, const Member& member, Lap& lap) {
-  const int32_t num_tiles = (window.count - 1) / kTileTokens + 1;
-  const Share share = share_of(num_tiles, member.index, runtime_->pool.size());
+  const Part& part = member.part;
+  Share tokens = {part.begin, part.end};
+  if (!part.by_tokens) {
+    const Share tiles = share_of((window.count - 1) / kTileTokens + 1, member.index, runtime_->pool.size());
+    tokens = {tiles.begin * kTileTokens, std::min(tiles.end * kTileTokens, window.count)};
+  }
   const bool is_counted = is_counting_ && member.index == 0;
-  for (int32_t tile = share.begin; tile < share.end; ++tile) {
-    const int32_t first = tile * kTileTokens, last = std::min(first + kTileTokens, window.count);
+  for (int32_t first = tokens.begin; first < tokens.end; first += kTileTokens) {
+    const int32_t last = std::min(first + kTileTokens, tokens.end);
     for (size_t s = begin; s < end; ++s) {
-      run_token_stage(plan.stages[s], window, first, last);
+      run_token_stage(plan.stages[s], window, part, first, last);
       if (is_counted) lap.add_to(counters[s].work_ns);
     }
   }
 }
 
-void Executor::run_token_stage(const Stage& stage, const Window& window, int32_t begin, int32_t end) {
+void Executor::run_token_stage(const Stage& stage, const Window& window, const Part& part, int32_t begin,
+                               int32_t end) {
   const auto in = [&](int32_t t) { return window.workspace + stage.in.offset + t * stage.in.stride; };
   const auto in2 = [&](int32_t t) { return window.workspace + stage.in2.offset + t * stage.in2.stride; };
   const auto out = [&](int32_t t) { return window.workspace + stage.out.offset + t * stage.out.stride; };
@@ -262,8 +319,8 @@ void Executor::run_token_stage(const Stage& stage, const Window& window, int32_t
       for (int32_t t = begin; t < end; ++t) step_->softcap(in(t), stage.number, stage.out.width, out(t));
       return;
     case StageKind::kQuantize:
-      linear_->quantize(in(0), stage.in.stride, window.count, stage.in.width, runtime_->precision,
-                        begin / kTileTokens, begin / kTileTokens + 1, acts_.data());
+      linear_->quantize(in(part.begin), stage.in.stride, part.end - part.begin, stage.in.width, runtime_->precision,
+                        (begin - part.begin) / kTileTokens, (begin - part.begin) / kTileTokens + 1, part.acts);
       return;
     case StageKind::kWriteKv: {
       const KVLayer layer = kv_.layer(attentions_[stage.spec].layer);
@@ -317,21 +374,25 @@ void Executor::store_rows(const Stage& stage, const Window& window, int32_t begi
 }
 
 void Executor::run_multiply(const Stage& stage, const Window& window, Member& member) {
-  const float* x = window.workspace + stage.in.offset;
+  const Part& part = member.part;
+  const int32_t num_tokens = part.end - part.begin;
+  const float* x = window.workspace + stage.in.offset + part.begin * stage.in.stride;
   FetchQueue* fetch = fetch_for(stage, window, member);
   int32_t before = 0;
   for (const Product& product : stage.products) {
     const int32_t num_panels = product.matrix->num_panels;
-    const int32_t begin = std::clamp(stage.splits[member.index] - before, 0, num_panels);
-    const int32_t end = std::clamp(stage.splits[member.index + 1] - before, 0, num_panels);
+    const Share panels = part.by_tokens ? Share{0, num_panels}
+                                        : Share{std::clamp(stage.splits[member.index] - before, 0, num_panels),
+                                                std::clamp(stage.splits[member.index + 1] - before, 0, num_panels)};
     before += num_panels;
-    if (begin == end) continue;
-    float* out = window.workspace + product.out.offset;
-    linear_->multiply(*product.matrix, acts_.data(), runtime_->precision, x, stage.in.stride, window.count, begin, end,
-                      out, product.out.stride, member.multiply_scratch, fetch);
+    if (panels.begin == panels.end) continue;
+    float* out = window.workspace + product.out.offset + part.begin * product.out.stride;
+    linear_->multiply(*product.matrix, part.acts, runtime_->precision, x, stage.in.stride, num_tokens, panels.begin,
+                      panels.end, out, product.out.stride, member.multiply_scratch, fetch);
     if (product.bias == nullptr) continue;
-    const int32_t first = begin * kPanelRows, count = std::min(end * kPanelRows, product.matrix->rows) - first;
-    for (int32_t t = 0; t < window.count; ++t) {
+    const int32_t first = panels.begin * kPanelRows;
+    const int32_t count = std::min(panels.end * kPanelRows, product.matrix->rows) - first;
+    for (int32_t t = 0; t < num_tokens; ++t) {
       float* row = out + t * product.out.stride + first;
       step_->add(row, product.bias + first, count, row);
     }

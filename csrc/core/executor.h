@@ -46,6 +46,12 @@ class Executor {
   // Keys and values are fetched ahead from this many tokens on, where products wait for the multiplier; of a layer as
   // much as stays in a cache; at most as many lines with a tile as the core tracks without a stall.
   static constexpr int32_t kFetchTokens = 8;
+  // Members take tokens of their own from this many each on; in steps of kTokenStep.
+  static constexpr int32_t kOwnTokens = 8;
+  static constexpr int32_t kTokenStep = 4;
+  // Members attend to their own requests alone, without waiting for each other, if none has more to read than this
+  // times the mean.
+  static constexpr double kMaxImbalance = 1.15;
   static constexpr size_t kFetchBytes = size_t{6} << 20;
   static constexpr int32_t kFetchLines = 48;
 
@@ -111,9 +117,19 @@ class Executor {
   struct alignas(kCacheLine) ItemCounter {
     std::atomic<int> next[2] = {0, 0};
   };
+  // What a member does of the plan at hand. With many tokens it takes its own through all stages but attention and
+  // multiplies them by whole matrices: activations stay in its cache, and it need not wait for others. With few, token
+  // stages are shared by tiles and products by panels.
+  struct Part {
+    bool by_tokens = false;
+    int32_t begin = 0, end = 0;  // its tokens in the window, where it works by tokens; else all
+    std::byte* acts = nullptr;   // of these tokens, quantised
+  };
   // One thread's position in the step, and its memory.
   struct Member {
     int index = 0;
+    Part part{};
+    std::byte* acts = nullptr;
     int32_t fetched_attend = -1;  // the stage that `fetch` is for
     FetchQueue fetch{};
     int num_attends = 0;
@@ -130,12 +146,17 @@ class Executor {
   void run_decode(DecodeState& state, Member& member);
   void begin_decode(const BatchView& batch, const SampleView& sample, std::span<int32_t> tokens, DecodeState& state);
   void advance_decode(DecodeState& state);
+  bool needs_barrier(const Stage& stage, const Stage& next, const Part& part) const;
+  bool is_by_tokens(int32_t count) const { return count >= kOwnTokens * runtime_->pool.size(); }
+  Share own_tokens(int32_t count, int member) const;
+  Share own_tiles(int member) const;
+  bool is_balanced() const;
   void sample_rows(const LogitSlab& slab, const Member& member);
   void make_attention_tiles(int32_t begin, int32_t count);
   void run_plan(const Plan& plan, std::vector<StageCounter>& counters, const Window& window, Member& member);
   void run_token_stages(const Plan& plan, size_t begin, size_t end, std::vector<StageCounter>& counters,
                         const Window& window, const Member& member, Lap& lap);
-  void run_token_stage(const Stage& stage, const Window& window, int32_t begin, int32_t end);
+  void run_token_stage(const Stage& stage, const Window& window, const Part& part, int32_t begin, int32_t end);
   void fill_rope_table(const Stage& stage, const Window& window, int32_t begin, int32_t end);
   void load_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end);
   void store_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end);
@@ -143,6 +164,8 @@ class Executor {
   FetchQueue* fetch_for(const Stage& stage, const Window& window, Member& member) const;
   void list_fetches();
   void run_attend(const Stage& stage, const Window& window, Member& member);
+  void attend_tile(const Stage& stage, const Window& window, const AttentionTile& tile, int32_t kv_head,
+                   const Member& member);
   int take_item(int num_items, int parity, const Member& member);
   void attend_whole(const Stage& stage, const Window& window, int parity, const Member& member);
   void attend_split(const Stage& stage, const Window& window, std::atomic<int>& next, const Member& member);
@@ -173,6 +196,8 @@ class Executor {
   std::vector<AttentionTile> tiles_;  // of the current chunk
   int32_t num_tiles_ = 0;
   int32_t max_tile_tokens_ = 0;
+  int32_t chunk_tokens_ = 0;
+  bool is_private_ = false;  // each member attends to its own tiles, without barriers
   std::vector<FetchList> fetch_lists_;
   std::unique_ptr<ItemCounter[]> items_;  // by member
   DecodeArrays decode_;

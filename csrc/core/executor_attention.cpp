@@ -61,9 +61,15 @@ void Executor::run_attend(const Stage& stage, const Window& window, Member& memb
 // The next item of the member's own share, then of the shares of others; -1 at the end.
 int Executor::take_item(int num_items, int parity, const Member& member) {
   const int threads = runtime_->pool.size();
+  const bool by_head = max_tile_tokens_ > 1;
   for (int i = 0; i < threads; ++i) {
     const int owner = (member.index + i) % threads;
-    const Share share = share_of(num_items, owner, threads);
+    Share share = share_of(num_items, owner, threads);
+    if (!by_head) {
+      const Share tiles = own_tiles(owner);
+      const int heads = num_items / num_tiles_;
+      share = {tiles.begin * heads, tiles.end * heads};
+    }
     std::atomic<int>& next = items_[owner].next[parity];
     if (next.load(std::memory_order_relaxed) >= share.end - share.begin) continue;
     const int item = share.begin + next.fetch_add(1, std::memory_order_relaxed);
@@ -72,27 +78,39 @@ int Executor::take_item(int num_items, int parity, const Member& member) {
   return -1;
 }
 
+// Tiles of a long prompt go head by head: the neighbour finds the head's keys and values in the cache. Tiles of single
+// tokens go request by request, in the order their blocks were fetched.
 void Executor::attend_whole(const Stage& stage, const Window& window, int parity, const Member& member) {
+  const int32_t num_heads = attentions_[stage.spec].shape.num_kv_heads;
+  if (is_private_) {
+    const Share tiles = own_tiles(member.index);
+    for (int i = tiles.begin; i < tiles.end; ++i) {
+      for (int32_t head = 0; head < num_heads; ++head) attend_tile(stage, window, tiles_[i], head, member);
+    }
+    return;
+  }
+  const bool by_head = max_tile_tokens_ > 1;
+  const int num_items = num_tiles_ * num_heads;
+  for (int i = take_item(num_items, parity, member); i >= 0; i = take_item(num_items, parity, member)) {
+    const AttentionTile& tile = tiles_[by_head ? i % num_tiles_ : i / num_heads];
+    attend_tile(stage, window, tile, by_head ? i / num_tiles_ : i % num_heads, member);
+  }
+}
+
+void Executor::attend_tile(const Stage& stage, const Window& window, const AttentionTile& tile, int32_t kv_head,
+                           const Member& member) {
   const AttentionSpec& spec = attentions_[stage.spec];
   const AttentionShape& shape = spec.shape;
   const KVLayer layer = kv_.layer(spec.layer);
-  const int num_items = num_tiles_ * shape.num_kv_heads;
-  for (int i = take_item(num_items, parity, member); i >= 0; i = take_item(num_items, parity, member)) {
-    // Tiles of a long prompt go head by head: the neighbour finds the head's keys and values in the cache. Tiles of
-    // single tokens go request by request, in the order their blocks were fetched.
-    const bool by_head = max_tile_tokens_ > 1;
-    const int32_t kv_head = by_head ? i / num_tiles_ : i % shape.num_kv_heads;
-    const AttentionTile& tile = tiles_[by_head ? i % num_tiles_ : i / shape.num_kv_heads];
-    const QueryTile query = query_tile(stage, window, tile);
-    const int32_t num_rows = tile.num_tokens * (shape.num_heads / shape.num_kv_heads);
-    reset_states(member.states, num_rows, shape.head_dim);
-    const ContextRange range = context_range(shape, tile);
-    for (int32_t context = range.first; context < range.last; ++context) {
-      step_->attend(layer, shape, query, kv_head, context, member.partials, member.scores);
-      step_->merge(member.partials, num_rows, shape.head_dim, member.states);
-    }
-    finish_rows(stage, window, tile, kv_head, member.states);
+  const QueryTile query = query_tile(stage, window, tile);
+  const int32_t num_rows = tile.num_tokens * (shape.num_heads / shape.num_kv_heads);
+  reset_states(member.states, num_rows, shape.head_dim);
+  const ContextRange range = context_range(shape, tile);
+  for (int32_t context = range.first; context < range.last; ++context) {
+    step_->attend(layer, shape, query, kv_head, context, member.partials, member.scores);
+    step_->merge(member.partials, num_rows, shape.head_dim, member.states);
   }
+  finish_rows(stage, window, tile, kv_head, member.states);
 }
 
 // Lists the context blocks of requests that decode, tile after tile, as far as a cache holds them.
@@ -124,13 +142,13 @@ FetchQueue* Executor::fetch_for(const Stage& stage, const Window& window, Member
   const AttentionSpec& spec = attentions_[body_.stages[stage.next_attend].spec];
   const auto list = std::find_if(fetch_lists_.begin(), fetch_lists_.end(),
                                  [&](const FetchList& each) { return each.window == spec.shape.window; });
-  const int threads = runtime_->pool.size();
-  const Share share = share_of(num_tiles_, member.index, threads);
+  const Share share = own_tiles(member.index);
   const KVLayer layer = kv_.layer(spec.layer);
   const size_t region = kv_.shape().layer_bytes() / 64 * 64;
   const int32_t first = list->start[share.begin], last = list->start[share.end];
   const int64_t lines = static_cast<int64_t>(last - first) * (region / 64);
-  const int64_t num_steps = static_cast<int64_t>(stage.fetch_panels / threads) * ((window.count - 1) / kTileTokens + 1);
+  const int64_t num_panels = stage.fetch_panels / (member.part.by_tokens ? 1 : runtime_->pool.size());
+  const int64_t num_steps = num_panels * ((member.part.end - member.part.begin - 1) / kTileTokens + 1);
   member.fetch = {layer.pool + layer.layer_offset, layer.block_bytes,          region, list->blocks.data() + first,
                   list->blocks.data() + last,      0,
                   static_cast<int32_t>(std::min<int64_t>(lines / std::max<int64_t>(num_steps, 1) + 1, kFetchLines))};

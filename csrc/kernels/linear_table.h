@@ -74,7 +74,7 @@ struct LinearKernels {
   size_t (*act_bytes)(int32_t tokens, int32_t cols, Precision precision);
 
   // Quantises tokens [8 * tile_begin, 8 * tile_end), as many as there are: per token and 32-block d = max|x| / 127,
-  // q = round_to_nearest_even(x / d), from the token's own values alone. d below 2^-120 counts as 0 and gives q = 0, so
+  // q = round_to_nearest_even(x * (127 / max|x|)), from the token's own values alone. d below 2^-120 counts as 0 and gives q = 0, so
   // that flush-to-zero cannot change a result. Infinities count as the largest float; a NaN makes its block's d NaN,
   // and with it the token's outputs.
   // Residuals are those of the kResidualBlocks blocks with the largest d (of equal ones the first; never NaN), in k

@@ -64,6 +64,35 @@ void test_same_bits(const KernelTable* table, Precision precision) {
   }
 }
 
+// Many requests that decode, of equal length or one of them far longer: together as alone.
+void test_many_that_decode(const KernelTable* table) {
+  for (const int32_t longest : {9, 200}) {
+    std::vector<Chunk> prompts, last;
+    int32_t block = 0;
+    for (int32_t r = 0; r < 29; ++r) {
+      const int32_t length = r == 2 ? longest : 9;
+      std::vector<int32_t> blocks;
+      for (int32_t i = 0; i <= length / kBlockSize; ++i) blocks.push_back(block++);
+      const std::vector<int32_t> ids = random_ids(length + 1, 20 + r);
+      prompts.push_back({{ids.begin(), ids.end() - 1}, 0, blocks});
+      last.push_back({{ids.back()}, length, blocks});
+    }
+    CHECK(block <= kBlocks);
+    const auto alone = make(table, 1);
+    std::vector<Step> expected;
+    for (size_t r = 0; r < last.size(); ++r) {
+      run(*alone, {prompts[r]});
+      expected.push_back(run(*alone, {last[r]}));
+    }
+    for (int num_threads : {1, 2, 3}) {
+      const auto executor = make(table, num_threads);
+      for (const Chunk& prompt : prompts) run(*executor, {prompt});
+      const Step together = run(*executor, last);
+      for (size_t r = 0; r < last.size(); ++r) CHECK(same_row(together, r, expected[r], 0));
+    }
+  }
+}
+
 void test_copied_blocks(const KernelTable* table) {
   const auto executor = make(table, 2);
   const std::vector<int32_t> ids = random_ids(20, 6);
@@ -108,6 +137,7 @@ int main() {
   for (const KernelTable* table : supported_tables(probe_features())) {
     test_same_bits(table, Precision::kInt8);
     test_same_bits(table, Precision::kInt8x2);
+    test_many_that_decode(table);
     test_copied_blocks(table);
     test_refusals(table);
   }

@@ -36,7 +36,7 @@ void check_codes(const ActBlock& block, int32_t t, const float* values) {
   for (int32_t k = 0; k < 32; ++k) largest = std::max(largest, std::fabs(values[k]));
   CHECK(block.d[t] == largest / 127.0f);
   for (int32_t k = 0; k < 32; ++k) {
-    CHECK(block.q[t][k] == (largest == 0.0f ? 0.0f : std::nearbyint(values[k] / block.d[t])));
+    CHECK(block.q[t][k] == (largest == 0.0f ? 0.0f : std::nearbyint(values[k] * (127.0f / largest))));
   }
 }
 

@@ -6,48 +6,49 @@
 namespace octavo::avx2 {
 namespace {
 
+#include "kernels/generic/quantize_types.h"
+#include "kernels/isa/reduce_eight.h"
+
 struct BlockValues {
   __m256 v[4];
 };
 
-OCTAVO_INLINE __m256i quantize_eight(__m256 x, __m256 d) {
-  __m256 scaled = _mm256_div_ps(x, d);
-  scaled = _mm256_min_ps(scaled, _mm256_set1_ps(127.0f));
-  scaled = _mm256_max_ps(scaled, _mm256_set1_ps(-127.0f));
-  return _mm256_cvtps_epi32(_mm256_round_ps(scaled, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+OCTAVO_INLINE Ints8 max_magnitudes(const BlockValues (&x)[8]) {
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  __m256i most[8];
+#pragma GCC unroll 8
+  for (int32_t i = 0; i < 8; ++i) {
+    const auto of = [&](int32_t v) { return _mm256_and_si256(_mm256_castps_si256(x[i].v[v]), magnitude); };
+    most[i] = Max::of(Max::of(of(0), of(1)), Max::of(of(2), of(3)));
+  }
+  __m256i halves[2];
+  reduce_halves<Max>(most, halves);
+  return __builtin_bit_cast(Ints8, Max::of(halves[0], halves[1]));
 }
 
-// Of 4 integers.
-OCTAVO_INLINE int32_t reduce_add(__m128i x) {
-  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+OCTAVO_INLINE __m256i quantize_quarter(__m256 x, __m256 inverse) {
+  return _mm256_cvtps_epi32(
+      _mm256_round_ps(_mm256_mul_ps(x, inverse), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-OCTAVO_INLINE void quantize_values(const BlockValues& x, float scale, int8_t (&q)[32], int32_t (&sums)[2]) {
-  const __m256 d = _mm256_set1_ps(scale);
-  const __m256i low = _mm256_packs_epi32(quantize_eight(x.v[0], d), quantize_eight(x.v[1], d));
-  const __m256i high = _mm256_packs_epi32(quantize_eight(x.v[2], d), quantize_eight(x.v[3], d));
+OCTAVO_INLINE void quantize_values(const BlockValues (&x)[8], Floats8 inverse, int8_t* const (&q)[8],
+                                   Ints8 (&sums)[2]) {
   // Packing keeps the two 128-bit lanes apart: fours of codes come out in the order 0 2 4 6 1 3 5 7.
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  const __m256i codes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(q), codes);
-  // The first 16 codes are in the lower four sums, the others in the upper.
-  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
-  const __m256i fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-  sums[0] = reduce_add(_mm256_castsi256_si128(fours));
-  sums[1] = reduce_add(_mm256_extracti128_si256(fours, 1));
-}
-
-OCTAVO_INLINE uint32_t max_magnitude(const BlockValues& x) {
-  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-  __m256i most = _mm256_and_si256(_mm256_castps_si256(x.v[0]), magnitude);
-#pragma GCC unroll 4
-  for (int32_t i = 1; i < 4; ++i) {
-    most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(x.v[i]), magnitude));
+  __m256i fours[8];  // sums of 4 codes: the lower 4 of the first 16, the others of the last
+#pragma GCC unroll 8
+  for (int32_t i = 0; i < 8; ++i) {
+    const __m256 scale = _mm256_set1_ps(inverse[i]);
+    const auto part = [&](int32_t v) { return quantize_quarter(x[i].v[v], scale); };
+    const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(part(0), part(1)), _mm256_packs_epi32(part(2), part(3)));
+    const __m256i codes = _mm256_permutevar8x32_epi32(packed, order);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q[i]), codes);
+    fours[i] = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
   }
-  __m128i four = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
-  four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1))));
+  __m256i halves[2];
+  reduce_halves<Sum>(fours, halves);
+  sums[0] = __builtin_bit_cast(Ints8, halves[0]);
+  sums[1] = __builtin_bit_cast(Ints8, halves[1]);
 }
 
 // Ones in the first n of 8 lanes, for any n.

@@ -6,30 +6,47 @@
 namespace octavo::avx512_vnni {
 namespace {
 
+#include "kernels/generic/quantize_types.h"
+#include "kernels/isa/reduce_eight.h"
+
 struct BlockValues {
   __m512 low, high;
 };
 
-// Quantises 16 values into out and returns their sum.
-OCTAVO_INLINE int32_t quantize_half(__m512 x, float d, int8_t* out) {
-  __m512 scaled = _mm512_div_ps(x, _mm512_set1_ps(d));
-  scaled = _mm512_min_ps(scaled, _mm512_set1_ps(127.0f));
-  scaled = _mm512_max_ps(scaled, _mm512_set1_ps(-127.0f));
-  const __m512i q = _mm512_cvt_roundps_epi32(scaled, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(q));
-  return _mm512_reduce_add_epi32(q);
-}
-
-OCTAVO_INLINE void quantize_values(const BlockValues& x, float d, int8_t (&q)[32], int32_t (&sums)[2]) {
-  sums[0] = quantize_half(x.low, d, q);
-  sums[1] = quantize_half(x.high, d, q + 16);
-}
-
-OCTAVO_INLINE uint32_t max_magnitude(const BlockValues& x) {
+OCTAVO_INLINE Ints8 max_magnitudes(const BlockValues (&x)[8]) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  const __m512i low = _mm512_and_si512(_mm512_castps_si512(x.low), magnitude);
-  const __m512i high = _mm512_and_si512(_mm512_castps_si512(x.high), magnitude);
-  return _mm512_reduce_max_epu32(_mm512_max_epu32(low, high));
+  __m256i most[8];
+#pragma GCC unroll 8
+  for (int32_t i = 0; i < 8; ++i) {
+    const __m512i low = _mm512_and_si512(_mm512_castps_si512(x[i].low), magnitude);
+    const __m512i high = _mm512_and_si512(_mm512_castps_si512(x[i].high), magnitude);
+    const __m512i both = _mm512_max_epu32(low, high);
+    most[i] = Max::of(_mm512_castsi512_si256(both), _mm512_extracti64x4_epi64(both, 1));
+  }
+  __m256i halves[2];
+  reduce_halves<Max>(most, halves);
+  return __builtin_bit_cast(Ints8, Max::of(halves[0], halves[1]));
+}
+
+OCTAVO_INLINE __m128i quantize_half(__m512 x, __m512 inverse) {
+  const __m512i q = _mm512_cvt_roundps_epi32(_mm512_mul_ps(x, inverse), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm512_cvtepi32_epi8(q);
+}
+
+OCTAVO_INLINE void quantize_values(const BlockValues (&x)[8], Floats8 inverse, int8_t* const (&q)[8],
+                                   Ints8 (&sums)[2]) {
+  __m256i fours[8];  // sums of 4 codes: the lower 4 of the first 16, the others of the last
+#pragma GCC unroll 8
+  for (int32_t i = 0; i < 8; ++i) {
+    const __m512 scale = _mm512_set1_ps(inverse[i]);
+    const __m256i codes = _mm256_set_m128i(quantize_half(x[i].high, scale), quantize_half(x[i].low, scale));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q[i]), codes);
+    fours[i] = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
+  }
+  __m256i halves[2];
+  reduce_halves<Sum>(fours, halves);
+  sums[0] = __builtin_bit_cast(Ints8, halves[0]);
+  sums[1] = __builtin_bit_cast(Ints8, halves[1]);
 }
 
 // 16 values from `column` on; zero past `cols`.

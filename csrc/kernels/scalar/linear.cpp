@@ -14,38 +14,48 @@ using Rows = int32_t;
 
 // --- quantisation ---------------------------------------------------------------------------------------------------
 
+#include "kernels/generic/quantize_types.h"
+
 struct BlockValues {
   float v[32];
 };
 
-BlockValues load_block(const float* row, int32_t block, int32_t cols) {
+OCTAVO_INLINE BlockValues load_block(const float* row, int32_t block, int32_t cols) {
   BlockValues x;
   for (int32_t k = 0; k < 32; ++k) x.v[k] = 32 * block + k < cols ? row[32 * block + k] : 0.0f;
   return x;
 }
 
-uint32_t max_magnitude(const BlockValues& x) {
-  uint32_t most = 0;
-  for (const float value : x.v) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, value) & 0x7fffffff;
-    most = bits > most ? bits : most;
+OCTAVO_INLINE bool any(Ints8 mask) {
+  int32_t found = 0;
+  for (int32_t i = 0; i < 8; ++i) found |= mask[i];
+  return found != 0;
+}
+
+OCTAVO_INLINE Ints8 max_magnitudes(const BlockValues (&x)[8]) {
+  Ints8 most = {};
+  for (int32_t i = 0; i < 8; ++i) {
+    for (const float value : x[i].v) {
+      const int32_t bits = __builtin_bit_cast(int32_t, value) & 0x7fffffff;
+      most[i] = bits > most[i] ? bits : most[i];
+    }
   }
   return most;
 }
 
-void quantize_values(const BlockValues& x, float d, int8_t (&q)[32], int32_t (&sums)[2]) {
-  for (int32_t half = 0; half < 2; ++half) {
-    int32_t sum = 0;
-    for (int32_t k = 16 * half; k < 16 * half + 16; ++k) {
-      float scaled = x.v[k] / d;
-      scaled = scaled < 127.0f ? scaled : 127.0f;
-      scaled = scaled > -127.0f ? scaled : -127.0f;
-      // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits.
-      const int32_t code = __builtin_bit_cast(int32_t, scaled + 12582912.0f) - 0x4b400000;
-      q[k] = static_cast<int8_t>(code);
-      sum += code;
+OCTAVO_INLINE void quantize_values(const BlockValues (&x)[8], Floats8 inverse, int8_t* const (&q)[8], Ints8 (&sums)[2]) {
+  for (int32_t i = 0; i < 8; ++i) {
+    for (int32_t half = 0; half < 2; ++half) {
+      int32_t sum = 0;
+      for (int32_t k = 16 * half; k < 16 * half + 16; ++k) {
+        // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits.
+        const float shifted = x[i].v[k] * inverse[i] + 12582912.0f;
+        const int32_t code = __builtin_bit_cast(int32_t, shifted) - 0x4b400000;
+        q[i][k] = static_cast<int8_t>(code);
+        sum += code;
+      }
+      sums[half][i] = sum;
     }
-    sums[half] = sum;
   }
 }
 
