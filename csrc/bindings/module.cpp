@@ -1,4 +1,4 @@
-// The Python module octavo.ops.native._native: the only file that includes Python headers.
+// The Python module octavo.ops.native._native. Only the files of bindings/ include Python headers.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -13,8 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/errors.h"
+#include "bindings/limits.h"
 #include "core/executor.h"
 #include "cpu/dispatch.h"
+#include "probe/work.h"
 
 namespace nb = nanobind;
 using namespace octavo;
@@ -23,14 +26,6 @@ namespace {
 
 template <typename T, int kDims>
 using Array = nb::ndarray<T, nb::ndim<kDims>, nb::c_contig, nb::device::cpu>;
-
-void raise_from(const Status& status) {
-  if (status.ok()) return;
-  if (status.code() == StatusCode::kInvalid) throw nb::value_error(status.message().c_str());
-  const char* name = status.code() == StatusCode::kModel ? "UnsupportedArchitecture" : "CapacityError";
-  PyErr_SetString(nb::module_::import_("octavo.errors").attr(name).ptr(), status.message().c_str());
-  throw nb::python_error();
-}
 
 template <typename T>
 constexpr const char* type_name() {
@@ -212,7 +207,8 @@ void bind_program(nb::module_& m) {
       .def("add", [](Recording& r, ValueId a, ValueId b) { return r.record(&Program::add, a, b); })
       .def("softcap", [](Recording& r, ValueId x, float cap) { return r.record(&Program::softcap, x, cap); })
       .def("end_body", [](Recording& r, ValueId hidden) { return r.record(&Program::end_body, hidden); })
-      .def("end_head", [](Recording& r, ValueId logits) { raise_from(r.program.end_head(logits)); });
+      .def("end_head", [](Recording& r, ValueId logits) { raise_from(r.program.end_head(logits)); })
+      .def_prop_ro("work", [](const Recording& r) { return work_of(r.program, r.runtime->weights); });
 }
 
 std::unique_ptr<Executor> make_executor(const Recording& recording, int32_t num_layers, int32_t num_kv_heads,
@@ -299,9 +295,11 @@ NB_MODULE(_native, m) {
   nb::class_<Runtime>(m, "Runtime")
       .def(nb::new_(&make_runtime), nb::arg("num_threads"), nb::arg("table"), nb::arg("activation_terms") = 1)
       .def_prop_ro("table", [](const Runtime& r) { return std::string(r.table->name); })
+      .def_prop_ro("num_threads", [](const Runtime& r) { return r.pool.size(); })
       .def_prop_ro("weight_bytes", [](const Runtime& r) { return r.weights.used_bytes(); })
       .def("add_matrix", &add_matrix, nb::arg("format"), nb::arg("rows"), nb::arg("cols"), nb::arg("bytes"))
       .def("add_vector", &add_vector, nb::arg("values"));
+  bind_limits(m);
   bind_program(m);
   bind_executor(m);
 }

@@ -7,12 +7,12 @@ namespace {
 constexpr KernelTable kTables[] = {
 #if defined(OCTAVO_HAS_AVX512_VNNI)
     {"avx512_vnni", kAvx2 | kFma | kF16c | kAvx512F | kAvx512Bw | kAvx512Vl | kAvx512Dq | kAvx512Vnni,
-     &avx512_vnni::linear_kernels, &avx512_vnni::step_kernels},
+     &avx512_vnni::linear_kernels, &avx512_vnni::step_kernels, &avx512_vnni::peak_kernels},
 #endif
 #if defined(OCTAVO_HAS_AVX2)
-    {"avx2", kAvx2 | kFma | kF16c, &avx2::linear_kernels, &avx2::step_kernels},
+    {"avx2", kAvx2 | kFma | kF16c, &avx2::linear_kernels, &avx2::step_kernels, &avx2::peak_kernels},
 #endif
-    {"scalar", 0, &scalar::linear_kernels, &scalar::step_kernels},
+    {"scalar", 0, &scalar::linear_kernels, &scalar::step_kernels, &scalar::peak_kernels},
 };
 
 }  // namespace

@@ -47,6 +47,7 @@ Features probe_features() {
     if (has(extended.ebx, 30)) found |= kAvx512Bw;
     if (has(extended.ebx, 31)) found |= kAvx512Vl;
     if (has(extended.ecx, 11)) found |= kAvx512Vnni;
+    if (extended.eax >= 1 && has(cpuid(7, 1).eax, 5)) found |= kAvx512Bf16;
   }
   return found;
 }

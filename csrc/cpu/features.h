@@ -14,9 +14,20 @@ enum Feature : uint32_t {
   kAvx512Vl = 1u << 5,
   kAvx512Dq = 1u << 6,
   kAvx512Vnni = 1u << 7,
+  kAvx512Bf16 = 1u << 8,
 };
 
 using Features = uint32_t;  // a set of Feature bits
+
+struct FeatureName {
+  Feature bit;
+  const char* name;  // as /proc/cpuinfo spells it
+};
+inline constexpr FeatureName kFeatureNames[] = {
+    {kAvx2, "avx2"},         {kFma, "fma"},           {kF16c, "f16c"},
+    {kAvx512F, "avx512f"},   {kAvx512Bw, "avx512bw"}, {kAvx512Vl, "avx512vl"},
+    {kAvx512Dq, "avx512dq"}, {kAvx512Vnni, "avx512_vnni"}, {kAvx512Bf16, "avx512_bf16"},
+};
 
 // Asks CPUID, and XGETBV whether the registers survive a context switch.
 Features probe_features();

@@ -5,6 +5,7 @@
 
 #include "cpu/features.h"
 #include "kernels/linear_table.h"
+#include "kernels/peak_table.h"
 #include "kernels/step_table.h"
 
 namespace octavo {
@@ -14,6 +15,7 @@ struct KernelTable {
   Features needs;
   const LinearKernels* linear;
   const StepKernels* step;
+  const PeakKernels* peak;
 };
 
 }  // namespace octavo

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from octavo.observability.limits import ModelWork
 from octavo.params import SamplingParams
 
 
@@ -77,7 +78,7 @@ class StepOutputs(msgspec.Struct, array_like=True, gc=False):
 
 
 class EngineInfo(msgspec.Struct, array_like=True, gc=False):
-    """What a front end must know of a loaded engine. Sent once, when it is ready."""
+    """What a front end must know of a loaded engine. Sent once, when it is ready. `work`: None if not known."""
 
     model_name: str
     architecture: str
@@ -89,3 +90,4 @@ class EngineInfo(msgspec.Struct, array_like=True, gc=False):
     num_parameters: int
     kernel_table: str
     num_threads: int
+    work: ModelWork | None = None

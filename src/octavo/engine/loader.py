@@ -15,6 +15,7 @@ from octavo.engine.requantize import requantize
 from octavo.engine.resolve import ResolvedConfig, resolve
 from octavo.engine.runner import Clock, ModelRunner
 from octavo.engine.scheduler import SchedulerLimits
+from octavo.engine.share_log import start_share_log
 from octavo.kv_layout import BLOCK_SIZE
 from octavo.messages import EngineInfo
 from octavo.models.base import ArchConfig
@@ -54,7 +55,7 @@ def load_engine(
         executor = backend.compile(
             model, resolved.layout, resolved.num_blocks, resolved.max_num_batched_tokens
         )
-        runner = ModelRunner(executor, clock)
+        runner = ModelRunner(executor, clock, start_share_log(executor))
         info = EngineInfo(
             model_name=resolved.model_name,
             architecture=arch.architecture,
@@ -66,6 +67,7 @@ def load_engine(
             num_parameters=num_parameters,
             kernel_table=runner.kernel_table,
             num_threads=resolved.num_threads,
+            work=executor.work,
         )
         engine = Engine(
             runner,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from octavo.engine.share_log import ShareLog
 from octavo.ops.protocol import Batch, DecodeRun, Executor, Int32s, SampleBatch, SampleResult
 
 Clock = Callable[[], float]
@@ -30,9 +31,10 @@ class DecodeResult:
 class ModelRunner:
     """Owns the executor: one model and its KV memory. One thread uses it."""
 
-    def __init__(self, executor: Executor, clock: Clock) -> None:
+    def __init__(self, executor: Executor, clock: Clock, share_log: ShareLog | None = None) -> None:
         self._executor = executor
         self._clock = clock
+        self._share_log = share_log
         self.busy_s = 0.0
         """Seconds spent in the executor so far."""
 
@@ -49,13 +51,13 @@ class ModelRunner:
         """Run one step: KV of every token is written, each output row gets its token or score."""
         started = self._clock()
         sampled = self._executor.execute(batch, sample)
-        return StepResult(sampled, self._lap(started))
+        return StepResult(sampled, self._lap(started, batch, 1))
 
     def decode(self, batch: Batch, sample: SampleBatch, run: DecodeRun) -> DecodeResult:
         """Run up to `run.num_steps` decode steps, without coming back in between."""
         started = self._clock()
         token_ids = self._executor.decode(batch, sample, run)
-        return DecodeResult(token_ids, self._lap(started))
+        return DecodeResult(token_ids, self._lap(started, batch, len(token_ids)))
 
     def fill_kv(self, value: float) -> None:
         """Overwrite all KV memory. For tests: no result may depend on what free blocks hold."""
@@ -65,7 +67,9 @@ class ModelRunner:
         """Free the model and the KV memory. Idempotent."""
         self._executor.close()
 
-    def _lap(self, started: float) -> float:
+    def _lap(self, started: float, batch: Batch, num_steps: int) -> float:
         seconds = self._clock() - started
         self.busy_s += seconds
+        if self._share_log is not None:
+            self._share_log.observe(batch, seconds, num_steps)
         return seconds

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from octavo.dtypes import HostTensor
 from octavo.kv_layout import KVLayout
+from octavo.observability.limits import MachineCeilings, ModelWork
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -223,6 +224,15 @@ class Executor(Protocol):
     @property
     def kernel_table(self) -> str:
         """Name of the kernels in use, for logs and receipts."""
+        ...
+
+    @property
+    def work(self) -> ModelWork | None:
+        """What a step needs at least; None if that is not known."""
+        ...
+
+    def measure_ceilings(self, seconds: float) -> MachineCeilings | None:
+        """Measure what the machine allows this executor, for about `seconds`, between steps; None if it cannot."""
         ...
 
     def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from octavo.kv_layout import KVLayout
+from octavo.observability.limits import MachineCeilings, ModelWork
 from octavo.ops.decode_run import decode_by_steps
 from octavo.ops.protocol import (
     Batch,
@@ -74,6 +75,15 @@ class ReferenceExecutor:
     def kernel_table(self) -> str:
         """Name of the kernels in use."""
         return "reference"
+
+    @property
+    def work(self) -> ModelWork | None:
+        """Not known: nothing is measured against this backend's speed."""
+        return None
+
+    def measure_ceilings(self, seconds: float) -> MachineCeilings | None:
+        """See Executor.measure_ceilings: numpy has none worth measuring."""
+        return None
 
     def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:
         """Run one step. See Executor.execute."""

@@ -1,4 +1,4 @@
-"""The C++ module (csrc/bindings/module.cpp). Ids are indices: of matrices and vectors in a Runtime, of values in a Program."""
+"""The C++ module (csrc/bindings/). Ids are indices: of matrices and vectors in a Runtime, of values in a Program."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,56 @@ def supported_tables() -> list[str]:
 def can_pack(format: int, cols: int) -> bool:
     """Whether rows of this ggml type and length are multiplied as they are."""
 
+def cpu_features() -> list[str]:
+    """Names of the CPU's features that kernels or the probe ask for."""
+
+class ReadBuffer:
+    """Memory to read, as packed weights lie in it. Raises CapacityError, ValueError below 512 bytes."""
+
+    def __init__(self, runtime: Runtime, num_bytes: int) -> None: ...
+
+def measure_buffer(runtime: Runtime, buffer: ReadBuffer, num_bytes: int, seconds: float) -> float:
+    """Bytes per second of reading the first `num_bytes` of the buffer."""
+
+def measure_weights(runtime: Runtime, max_bytes: int, seconds: float) -> float:
+    """Bytes per second of reading the packed matrices, at most `max_bytes` of them; 0 if there are none."""
+
+def measure_macs(runtime: Runtime, kind: str, seconds: float) -> float | None:
+    """Multiply-accumulates per second, kind "int8", "bf16" or "f32"; None without such an instruction."""
+
+def int8_instructions(runtime: Runtime) -> str:
+    """What the int8 peak repeats."""
+
+class MatrixWork:
+    """Multiply-accumulates per row and packed bytes of the matrices of a body or head."""
+
+    @property
+    def int8_macs(self) -> int: ...
+    @property
+    def float_macs(self) -> int: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+class ProgramWork:
+    """What a step needs at least. Lists have an element per attention layer."""
+
+    @property
+    def body(self) -> MatrixWork: ...
+    @property
+    def head(self) -> MatrixWork: ...
+    @property
+    def kv_elements(self) -> list[int]: ...
+    @property
+    def windows(self) -> list[int]: ...
+
 class Runtime:
     """Threads, kernels and weights that executors share."""
 
     def __init__(self, num_threads: int, table: str, activation_terms: int = 1) -> None: ...
     @property
     def table(self) -> str: ...
+    @property
+    def num_threads(self) -> int: ...
     @property
     def weight_bytes(self) -> int: ...
     def add_matrix(
@@ -53,6 +97,8 @@ class Program:
     def softcap(self, x: int, cap: float, /) -> int: ...
     def end_body(self, hidden: int, /) -> int: ...
     def end_head(self, logits: int, /) -> None: ...
+    @property
+    def work(self) -> ProgramWork: ...
 
 class Executor:
     """A planned program with its KV pool."""

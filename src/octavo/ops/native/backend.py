@@ -11,7 +11,9 @@ import numpy as np
 from octavo.config import ActivationPrecision
 from octavo.errors import InvalidRequest
 from octavo.kv_layout import KVLayout
+from octavo.observability.limits import MachineCeilings, ModelWork
 from octavo.ops.native import _native
+from octavo.ops.native.limits import measure_in_place, work_of
 from octavo.ops.native.ops import NativeOps, Requantize
 from octavo.ops.native.program import Tensor, Value, Weight
 from octavo.ops.protocol import (
@@ -102,7 +104,7 @@ class NativeBackend:
             num_blocks,
             layout.dtype.name,
         )
-        return NativeExecutor(executor, self._kernel_table)
+        return NativeExecutor(executor, self._runtime, work_of(program, layout.dtype.value))
 
     def close(self) -> None:
         """Drop the weights and threads; they are freed when no executor is left open. Idempotent."""
@@ -113,14 +115,29 @@ class NativeBackend:
 class NativeExecutor:
     """One recorded model with its KV memory. See octavo.ops.protocol.Executor."""
 
-    def __init__(self, executor: _native.Executor, kernel_table: str) -> None:
+    def __init__(
+        self, executor: _native.Executor, runtime: _native.Runtime, work: ModelWork
+    ) -> None:
         self._executor: _native.Executor | None = executor
-        self._kernel_table = kernel_table
+        self._runtime: _native.Runtime | None = runtime
+        self._kernel_table = runtime.table
+        self._work = work
 
     @property
     def kernel_table(self) -> str:
         """Name of the kernels in use."""
         return self._kernel_table
+
+    @property
+    def work(self) -> ModelWork | None:
+        """See Executor.work."""
+        return self._work
+
+    def measure_ceilings(self, seconds: float) -> MachineCeilings | None:
+        """See Executor.measure_ceilings. Reads the packed weights themselves."""
+        if self._runtime is None:
+            raise RuntimeError("the executor is closed")
+        return measure_in_place(self._runtime, seconds)
 
     def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:
         """Run one step without the GIL. See Executor.execute.
@@ -160,6 +177,7 @@ class NativeExecutor:
     def close(self) -> None:
         """Free the KV memory and buffers. Idempotent."""
         self._executor = None
+        self._runtime = None
 
     def _open(self) -> _native.Executor:
         if self._executor is None:

@@ -1,0 +1,40 @@
+// Measures what the machine allows: how fast memory is read, and how fast an ISA multiplies and adds. Other work on the
+// machine can only lower a rate, so each is the best of several short rounds.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/status.h"
+#include "core/thread_pool.h"
+#include "core/weight_store.h"
+#include "kernels/table.h"
+
+namespace octavo {
+
+// Memory to read, as packed weights lie in it: huge pages where the system has them, every page written once.
+class ReadBuffer {
+ public:
+  static Status create(size_t bytes, ThreadPool& pool, ReadBuffer* out);
+  std::span<const std::byte> bytes() const { return {memory_.data(), memory_.size()}; }
+
+ private:
+  Mapping memory_;
+};
+
+// Bytes per second at which the pool's threads read `parts`, every thread a contiguous share of each. Takes about
+// `seconds`, more where two rounds take longer, at most four times that or one round. Trailing bytes of a part below
+// kReadStep are left out; 0 if nothing is left.
+double measure_read(const PeakKernels& kernels, ThreadPool& pool, std::span<const std::span<const std::byte>> parts,
+                    double seconds);
+
+// The packed matrices of a store as parts to read, the first `max_bytes` of them.
+std::vector<std::span<const std::byte>> matrix_parts(const WeightStore& weights, size_t max_bytes);
+
+// Multiply-accumulates per second of all the pool's threads together, measured for about `seconds`; 0 if `available`
+// lacks the instruction.
+double measure_peak(const PeakLoop& loop, Features available, ThreadPool& pool, double seconds);
+
+}  // namespace octavo
