@@ -16,6 +16,7 @@ trap 'test -z "$server" || kill "$server" 2>/dev/null || true; rm -f "$log"' EXI
 say version;    octavo --version
 say help;       octavo --help >/dev/null
 say pull;       octavo pull smollm2
+say doctor;     octavo doctor; octavo doctor --limits --json | grep -q int8_macs_per_s
 say list;       octavo list; octavo list --json | grep -q '"name": "smollm2"'
 say show;       octavo show smollm2; octavo show smollm2 --json | grep -q '"llama"'
 say tokenize;   test "$(octavo tokenize smollm2 'Hello world' --json)" = "[19556, 905]"

@@ -30,18 +30,19 @@ void run_int8(int64_t rounds) {
   touch(sums);
 }
 
+// The compiler's own vectors, one variable each: an array of sums would stay in memory.
+using Four [[gnu::vector_size(16)]] = float;
+
 void run_f32(int64_t rounds) {
-  alignas(64) float weights[kCols][kRows] = {}, x[kCols] = {};
-  float sums[kRows] = {};
+  Four weights[8] = {}, x[1] = {};
+  Four a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{};
   for (; rounds > 0; --rounds) {
     touch(weights), touch(x);
-    float local[kRows] = {};
-    for (int32_t k = 0; k < kCols; ++k) {
-      for (int32_t row = 0; row < kRows; ++row) local[row] += weights[k][row] * x[k];
-    }
-    for (int32_t row = 0; row < kRows; ++row) sums[row] += local[row];
+    a += weights[0] * x[0], b += weights[1] * x[0], c += weights[2] * x[0], d += weights[3] * x[0];
+    e += weights[4] * x[0], f += weights[5] * x[0], g += weights[6] * x[0], h += weights[7] * x[0];
   }
-  touch(sums);
+  weights[0] = a + b + c + d + e + f + g + h;
+  touch(weights);
 }
 
 }  // namespace
@@ -50,7 +51,7 @@ const PeakKernels peak_kernels = {
     .read = read_all<Word>,
     .int8 = {"C++, int16 products", kRows * kCols, run_int8},
     .bf16 = {},
-    .f32 = {"C++, float products", kRows * kCols, run_f32},
+    .f32 = {"C++, float products", 8 * 4, run_f32},
 };
 
 }  // namespace octavo::scalar

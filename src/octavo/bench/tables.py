@@ -27,6 +27,32 @@ def _engine_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
             yield f"{kind} {batch}", _number(best), _number(median[kind][batch])
 
 
+def limits_table(ceilings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the machine allows each kernel table and number of threads."""
+    yield "limits: multiply-accumulates in G/s, reading a buffer of this size in GB/s"
+    sizes = [read["num_bytes"] for read in ceilings[0]["reads"]]
+    heads = (
+        "kernels",
+        "threads",
+        "int8",
+        "bf16",
+        "f32",
+        *(f"read {_size(size)}" for size in sizes),
+        "int8 is",
+    )
+    yield from _columns(heads, (_limits_row(each) for each in ceilings))
+
+
+def _limits_row(each: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        each["kernel_table"],
+        str(each["num_threads"]),
+        *(_giga(each[f"{kind}_macs_per_s"]) for kind in ("int8", "bf16", "f32")),
+        *(_giga(read["bytes_per_s"]) for read in each["reads"]),
+        each["int8_instructions"],
+    )
+
+
 def serve_table(report: Mapping[str, Any]) -> Iterator[str]:
     """Throughput, latencies and goodput of each level."""
     workload = report["workload"]
@@ -93,6 +119,14 @@ def _number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _giga(value: float | None) -> str:
+    return "-" if value is None else f"{value / 1e9:.1f}"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:.0f} MiB" if num_bytes < 2**30 else f"{num_bytes / 2**30:.3g} GiB"
 
 
 def _columns(heads: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:

@@ -36,6 +36,7 @@ VERBS: Final = {
     "show": Verb("octavo.cli.show:show", "Print what a model file holds."),
     "tokenize": Verb("octavo.cli.tokenize:tokenize", "Print the token ids of a text."),
     "perplexity": Verb("octavo.cli.perplexity:perplexity", "Measure perplexity on a text file."),
+    "doctor": Verb("octavo.cli.doctor:doctor", "Check this machine, and what will be used of it."),
     "bench": Verb("octavo.cli.bench:app", "Measure the speed of the engine or of a server."),
 }
 

@@ -1,0 +1,51 @@
+"""What this machine allows: for a loaded engine, and for each kernel table it could use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from octavo.engine.limits import KernelFacts, kernel_facts, measure_within_memory
+from octavo.engine.machine import read_machine_limits
+from octavo.messages import EngineInfo
+from octavo.observability.limits import MachineCeilings
+
+__all__ = ["MEMORY_BYTES", "KernelFacts", "engine_ceilings", "kernel_facts", "machine_ceilings"]
+
+MEMORY_BYTES: Final = 2**30
+"""Size of the buffer that shows the bandwidth of memory: no cache holds it."""
+
+_ENGINE_S: Final = 0.6
+_MACHINE_S: Final = 1.5
+_ALL_COUNTS: Final = 8
+
+
+def engine_ceilings(info: EngineInfo, *, with_memory: bool = True) -> MachineCeilings | None:
+    """Ceilings of an engine's kernel table and threads, for a buffer as large as its weights and one of 1 GiB.
+
+    `with_memory` False leaves the second out, which needs time. None where nothing is known of the model's work.
+    No request may run meanwhile. Raises: CapacityError.
+    """
+    if info.work is None:
+        return None
+    sizes = [info.work.weight_bytes, *([MEMORY_BYTES] if with_memory else [])]
+    [found] = measure_within_memory([(info.kernel_table, info.num_threads)], sizes, _ENGINE_S)
+    return found
+
+
+def machine_ceilings(read_bytes: Sequence[int] = ()) -> list[MachineCeilings]:
+    """Ceilings of every kernel table on 1 to all granted threads, for buffers of `read_bytes` and of 1 GiB.
+
+    Above 8 threads only doublings are measured, and all. Raises: CapacityError.
+    """
+    counts = thread_counts(read_machine_limits().num_cores)
+    settings = [(table, count) for table in kernel_facts().tables for count in counts]
+    return measure_within_memory(settings, [*read_bytes, MEMORY_BYTES], _MACHINE_S)
+
+
+def thread_counts(num_cores: int) -> list[int]:
+    """1 to 8, then 16, 32 ..., up to `num_cores`, which is always there."""
+    counts = list(range(1, min(num_cores, _ALL_COUNTS) + 1))
+    while counts[-1] < num_cores:
+        counts.append(min(2 * counts[-1], num_cores))
+    return counts
