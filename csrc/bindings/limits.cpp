@@ -29,12 +29,12 @@ std::vector<std::string> cpu_features() {
   return names;
 }
 
-std::unique_ptr<ReadBuffer> make_read_buffer(Runtime& runtime, size_t num_bytes) {
+std::unique_ptr<ReadBuffer> make_read_buffer(Runtime& runtime, size_t num_bytes, double seconds) {
   auto buffer = std::make_unique<ReadBuffer>();
   Status status;
   {
     const nb::gil_scoped_release release;
-    status = ReadBuffer::create(num_bytes, runtime.pool, buffer.get());
+    status = ReadBuffer::create(num_bytes, runtime.pool, seconds, buffer.get());
   }
   raise_from(status);
   return buffer;
@@ -67,7 +67,8 @@ std::optional<double> measure_macs(Runtime& runtime, const std::string& kind, do
 void bind_limits(nb::module_& m) {
   m.def("cpu_features", &cpu_features, "Names of the CPU's features that kernels or the probe ask for.");
   nb::class_<ReadBuffer>(m, "ReadBuffer")
-      .def(nb::new_(&make_read_buffer), nb::arg("runtime"), nb::arg("num_bytes"));
+      .def(nb::new_(&make_read_buffer), nb::arg("runtime"), nb::arg("num_bytes"), nb::arg("seconds"))
+      .def_prop_ro("num_bytes", [](const ReadBuffer& b) { return b.bytes().size(); });
   m.def("measure_buffer", &measure_buffer, nb::arg("runtime"), nb::arg("buffer"), nb::arg("num_bytes"),
         nb::arg("seconds"));
   m.def("measure_weights", &measure_weights, nb::arg("runtime"), nb::arg("max_bytes"), nb::arg("seconds"));

@@ -1,5 +1,7 @@
 #include "probe/ceilings.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -12,6 +14,7 @@ constexpr int kMinRounds = 2;
 // Long enough that waking the threads does not count, short enough that some rounds meet no other work.
 constexpr double kRoundSeconds = 0.002;
 constexpr size_t kPage = 4096;
+constexpr size_t kFillBytes = 32 * kHugePage;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -72,23 +75,38 @@ void read_share(void* context, int member) {
   job.results[member] = mixed;
 }
 
+double thread_cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 struct PeakJob {
   const PeakLoop& loop;
   int64_t rounds;
+  std::vector<double> cpu_seconds;  // by member
 };
 
-void run_loop(void* context, int) {
-  const PeakJob& job = *static_cast<const PeakJob*>(context);
+void run_loop(void* context, int member) {
+  PeakJob& job = *static_cast<PeakJob*>(context);
+  const double start = thread_cpu_seconds();
   job.loop.run(job.rounds);
+  job.cpu_seconds[member] = std::max(thread_cpu_seconds() - start, 1e-9);
 }
 
 }  // namespace
 
-Status ReadBuffer::create(size_t bytes, ThreadPool& pool, ReadBuffer* out) {
+Status ReadBuffer::create(size_t bytes, ThreadPool& pool, double seconds, ReadBuffer* out) {
   if (bytes < kReadStep) return Status::invalid("a buffer to read has at least " + std::to_string(kReadStep) + " bytes");
   if (Status status = Mapping::create(bytes, &out->memory_); !status.ok()) return status;
-  FillJob job{{out->memory_.data(), bytes}, pool.size()};
-  pool.run(fill_share, &job);
+  const Clock::time_point start = Clock::now();
+  out->size_ = 0;
+  do {
+    const size_t part = std::min(bytes - out->size_, kFillBytes);
+    FillJob job{{out->memory_.data() + out->size_, part}, pool.size()};
+    pool.run(fill_share, &job);
+    out->size_ += part;
+  } while (out->size_ < bytes && seconds_since(start) < seconds);
   return {};
 }
 
@@ -118,11 +136,18 @@ std::vector<std::span<const std::byte>> matrix_parts(const WeightStore& weights,
 
 double measure_peak(const PeakLoop& loop, Features available, ThreadPool& pool, double seconds) {
   if (loop.run == nullptr || !is_subset(loop.needs, available)) return 0.0;
-  PeakJob job{loop, 1000};
-  seconds_of(pool, run_loop, job);  // the first one wakes the threads
-  job.rounds *= repetitions(seconds_of(pool, run_loop, job));
-  const double best = best_round(pool, run_loop, job, seconds);
-  return static_cast<double>(loop.macs_per_round) * static_cast<double>(job.rounds) * pool.size() / best;
+  PeakJob job{loop, 1000, std::vector<double>(pool.size())};
+  pool.run(run_loop, &job);
+  job.rounds *= repetitions(job.cpu_seconds[0]);
+  const Clock::time_point start = Clock::now();
+  double best = 0.0;
+  do {
+    pool.run(run_loop, &job);
+    double rate = 0.0;
+    for (const double cpu : job.cpu_seconds) rate += static_cast<double>(job.rounds) / cpu;
+    best = std::max(best, rate);
+  } while (seconds_since(start) < seconds);
+  return static_cast<double>(loop.macs_per_round) * best;
 }
 
 }  // namespace octavo

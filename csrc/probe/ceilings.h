@@ -17,11 +17,13 @@ namespace octavo {
 // Memory to read, as packed weights lie in it: huge pages where the system has them, every page written once.
 class ReadBuffer {
  public:
-  static Status create(size_t bytes, ThreadPool& pool, ReadBuffer* out);
-  std::span<const std::byte> bytes() const { return {memory_.data(), memory_.size()}; }
+  // It has less than `bytes` where the system needs more than `seconds` to give them.
+  static Status create(size_t bytes, ThreadPool& pool, double seconds, ReadBuffer* out);
+  std::span<const std::byte> bytes() const { return {memory_.data(), size_}; }
 
  private:
   Mapping memory_;
+  size_t size_ = 0;  // of the pages that are real
 };
 
 // Bytes per second at which the pool's threads read `parts`, every thread a contiguous share of each. Takes about
@@ -34,7 +36,8 @@ double measure_read(const PeakKernels& kernels, ThreadPool& pool, std::span<cons
 std::vector<std::span<const std::byte>> matrix_parts(const WeightStore& weights, size_t max_bytes);
 
 // Multiply-accumulates per second of all the pool's threads together, measured for about `seconds`; 0 if `available`
-// lacks the instruction.
+// lacks the instruction. Counted by the threads' own CPU time: the arithmetic of a core is ours while we are on it, and
+// rounds in which no thread is interrupted are rare on a busy machine.
 double measure_peak(const PeakLoop& loop, Features available, ThreadPool& pool, double seconds);
 
 }  // namespace octavo

@@ -45,9 +45,11 @@ void test_buffers_are_measured() {
   for (const int num_threads : {1, 2, 3}) {
     ThreadPool pool(num_threads);
     ReadBuffer buffer;
-    CHECK(!ReadBuffer::create(kReadStep - 1, pool, &buffer).ok());
+    CHECK(!ReadBuffer::create(kReadStep - 1, pool, 1.0, &buffer).ok());
+    CHECK(ReadBuffer::create(100 * kHugePage, pool, 0.0, &buffer).ok());
+    CHECK(buffer.bytes().size() >= kHugePage && buffer.bytes().size() < 100 * kHugePage);
     for (const size_t bytes : {kReadStep, kHugePage - 1, 3 * kHugePage + 5}) {
-      CHECK(ReadBuffer::create(bytes, pool, &buffer).ok());
+      CHECK(ReadBuffer::create(bytes, pool, 60.0, &buffer).ok());
       const std::span<const std::byte> all = buffer.bytes();
       CHECK(all.size() == bytes);
       for (size_t at = 0; at < bytes; at += 4096) CHECK(all[at] == std::byte{1});

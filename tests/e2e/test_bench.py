@@ -44,6 +44,8 @@ def test_the_engine_is_measured(bench: Bench, smollm2_path: Path) -> None:
     report = bench("engine", str(smollm2_path), *flags)
     assert report["threads"] == 2
     assert report["prefill"] > 0
+    assert report["limits"]["shares"]["decode"]["1"]["share"] > 0
+    assert {"date", "octavo_version", "commit", "command"} <= report.keys()
     assert all(report[kind].keys() == {"1", "2"} for kind in ("decode", "mixed"))
 
 
@@ -53,8 +55,10 @@ def test_a_server_is_measured_in_both_loops(bench: Bench, smollm2_path: Path) ->
         closed = bench("serve", "--url", url, "--concurrency", "1,3", *lengths)
         words = bench(
             "serve", "--url", url, "--rate", "20", "--workload", "prefix", "--prompt-kind", "words",
-            "--num-groups", "1", "--prefix-len", "40", "--slo-ttft-ms", "60000", *lengths,
+            "--num-groups", "1", "--prefix-len", "40", "--slo-ttft-ms", "60000", "--no-limits", *lengths,
         )  # fmt: skip
+    assert closed["limits"]["ceilings"][0]["int8_macs_per_s"] > 0
+    assert words["limits"] is None
     assert [run["level"] for run in closed["runs"]] == ["concurrency 1", "concurrency 3"]
     for run in (*closed["runs"], *words["runs"]):
         assert (run["num_completed"], run["completion_tokens"], run["errors"]) == (4, 16, {})

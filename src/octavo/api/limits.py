@@ -10,7 +10,15 @@ from octavo.engine.machine import read_machine_limits
 from octavo.messages import EngineInfo
 from octavo.observability.limits import MachineCeilings
 
-__all__ = ["MEMORY_BYTES", "KernelFacts", "engine_ceilings", "kernel_facts", "machine_ceilings"]
+__all__ = [
+    "MEMORY_BYTES",
+    "KernelFacts",
+    "best_ceilings",
+    "engine_ceilings",
+    "kernel_facts",
+    "machine_ceilings",
+    "thread_counts",
+]
 
 MEMORY_BYTES: Final = 2**30
 """Size of the buffer that shows the bandwidth of memory: no cache holds it."""
@@ -30,6 +38,13 @@ def engine_ceilings(info: EngineInfo, *, with_memory: bool = True) -> MachineCei
         return None
     sizes = [info.work.weight_bytes, *([MEMORY_BYTES] if with_memory else [])]
     [found] = measure_within_memory([(info.kernel_table, info.num_threads)], sizes, _ENGINE_S)
+    return found
+
+
+def best_ceilings() -> MachineCeilings:
+    """Ceilings of the best kernel table on all granted threads, for a buffer of 1 GiB. Raises: CapacityError."""
+    setting = (kernel_facts().tables[0], read_machine_limits().num_cores)
+    [found] = measure_within_memory([setting], [MEMORY_BYTES], _ENGINE_S)
     return found
 
 

@@ -50,6 +50,11 @@ class Target:
         return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}{self.path}"
 
     @property
+    def is_local(self) -> bool:
+        """Whether the server runs on this machine, as far as its name tells."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    @property
     def headers(self) -> dict[str, str]:
         """Headers of every request."""
         headers = {"user-agent": f"octavo-bench/{__version__}"}

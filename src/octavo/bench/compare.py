@@ -73,6 +73,7 @@ def _figures(report: Mapping[str, object]) -> Iterator[tuple[str, float]]:
     """(name, value) of every figure: tokens per second of an engine, or what clients of a server saw."""
     for name in ("prefill", "decode", "mixed", "median"):
         yield from _leaves(name, report.get(name))
+    yield from _shares(report.get("limits"))
     runs = report.get("runs")
     for run in runs if isinstance(runs, list) else ():
         if isinstance(run, dict):
@@ -81,6 +82,15 @@ def _figures(report: Mapping[str, object]) -> Iterator[tuple[str, float]]:
             goodput = run.get("goodput")
             if isinstance(goodput, dict):
                 yield from _leaves(f"{run.get('level')}: goodput", goodput.get("requests_per_s"))
+
+
+def _shares(limits: object) -> Iterator[tuple[str, float]]:
+    """Shares of the machine's limits. Peers have none, nor have reports of old versions or made with --no-limits."""
+    shares = limits.get("shares") if isinstance(limits, dict) else None
+    for kind, entry in shares.items() if isinstance(shares, dict) else ():
+        entries = {"": entry} if "share" in entry else {f".{b}": e for b, e in entry.items()}
+        for batch, each in entries.items():
+            yield from _leaves(f"share of limit: {kind}{batch}", each.get("share"))
 
 
 def _leaves(name: str, value: object) -> Iterator[tuple[str, float]]:

@@ -18,15 +18,18 @@ from typing import Final
 import numpy as np
 
 from octavo import __version__
+from octavo.api.limits import engine_ceilings
 from octavo.api.llm import LLM
 from octavo.api.runtime import load_runtime
 from octavo.bench.machine import cpu_facts
 from octavo.bench.options import CONTEXT_TOKENS, MeasureConfig
+from octavo.bench.shares import limits_report
 from octavo.bench.stepping import DecodeWindow, SteppingClient
 from octavo.bench.workload import random_ids
 from octavo.config import EngineConfig
 from octavo.errors import CapacityError, OctavoError
 from octavo.messages import EngineInfo
+from octavo.observability.limits import MachineCeilings
 from octavo.outputs import RequestOutput
 from octavo.params import SamplingParams
 
@@ -67,8 +70,27 @@ def bench_engine(
     client = SteppingClient(runtime)
     with LLM.from_client(client, runtime.processor) as llm:
         load_s = time.perf_counter() - started
-        measured = _Bench(llm, client, run).rounds(on_figure)
-        return _report(llm.info, config.model.model, run, measured, load_s)
+        bench = _Bench(llm, client, run)
+        # Before and after, and the better of the two: other work on the machine comes and goes.
+        before = _ceilings(llm.info, run, on_figure)
+        measured = bench.rounds(on_figure)
+        after = _ceilings(llm.info, run, on_figure, with_memory=False)
+        report = _report(llm.info, config.model.model, run, measured, load_s)
+        report["limits"] = None
+        if llm.info.work is not None and before is not None and after is not None:
+            best = before.best_with(after)
+            report["limits"] = limits_report(llm.info.work, best, run, report)
+        return report
+
+
+def _ceilings(
+    info: EngineInfo, run: MeasureConfig, on_figure: OnFigure, *, with_memory: bool = True
+) -> MachineCeilings | None:
+    """What the machine allows this engine, None if nobody asked."""
+    if not run.limits or info.work is None:
+        return None
+    on_figure("limits")
+    return engine_ceilings(info, with_memory=with_memory)
 
 
 def _fitting(config: EngineConfig, run: MeasureConfig) -> EngineConfig:

@@ -43,6 +43,12 @@ class MeasureConfig:
     batch: str = field(default="1,8,32", metadata=_meta("numbers of requests decoded together"))
     repeat: int = field(default=3, metadata=_meta("timed rounds, after one that is not timed"))
     seed: int = field(default=0, metadata=_meta("of the random token ids"))
+    limits: bool = field(
+        default=True,
+        metadata=_meta(
+            "measure what the machine allows, before and after, and each figure's share of it"
+        ),
+    )
 
     def __post_init__(self) -> None:
         for name, least in (("prompt", 1), ("gen", 2), ("repeat", 1), ("seed", 0)):
@@ -125,6 +131,10 @@ class LoadConfig:
     )
     slo_tpot_ms: float | None = field(
         default=None, metadata=_meta("goodput: longest time per token after it")
+    )
+    limits: bool = field(
+        default=True,
+        metadata=_meta("measure what this machine allows before the load, if the server is on it"),
     )
 
     def __post_init__(self) -> None:

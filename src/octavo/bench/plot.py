@@ -10,9 +10,18 @@ from matplotlib.figure import Figure
 
 
 def plot_engine(report: Mapping[str, Any], path: Path) -> None:
-    """Tokens per second against batch size; medians."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot()
+    """Tokens per second against batch size, medians; beside it each figure's share of its limit, if it was measured."""
+    limits = report.get("limits")  # reports of old versions have none
+    figure = Figure(figsize=(12 if limits else 7, 4.5), layout="constrained")
+    panels = figure.subplots(1, 2 if limits else 1, squeeze=False)[0]
+    _draw_rates(panels[0], report)
+    if limits:
+        _draw_shares(panels[1], limits["shares"])
+    figure.suptitle(f"{report['model']}, {report['threads']} threads, {report['machine']['cpu']}")
+    figure.savefig(path, dpi=150)
+
+
+def _draw_rates(axes: Any, report: Mapping[str, Any]) -> None:
     for kind in ("decode", "mixed"):
         points = sorted((int(b), rate) for b, rate in report["median"][kind].items())
         axes.plot(*zip(*points, strict=True), marker="o", label=kind)
@@ -23,10 +32,23 @@ def plot_engine(report: Mapping[str, Any], path: Path) -> None:
         label=f"prefill of {report['prompt']} tokens",
     )
     axes.set(xlabel="requests decoded together", ylabel="tokens/s", ylim=(0, None))
-    axes.set_title(f"{report['model']}, {report['threads']} threads, {report['machine']['cpu']}")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=150)
+
+
+def _draw_shares(axes: Any, shares: Mapping[str, Any]) -> None:
+    """A bar for each figure, named with what limits it."""
+    entries = {"prefill": shares["prefill"]}
+    for kind in ("decode", "mixed"):
+        entries |= {f"{kind} {batch}": entry for batch, entry in shares[kind].items()}
+    bars = axes.barh(
+        [f"{name}\n({entry['bound']})" for name, entry in entries.items()],
+        [100 * entry["share"] for entry in entries.values()],
+    )
+    axes.bar_label(bars, fmt="%.0f", padding=3)
+    axes.invert_yaxis()
+    axes.set(xlabel="% of what the machine allows (median)", xlim=(0, 115))
+    axes.grid(alpha=0.3, axis="x")
 
 
 def plot_serve(report: Mapping[str, Any], path: Path) -> None:

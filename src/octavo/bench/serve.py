@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from octavo import __version__
+from octavo.api.limits import best_ceilings
 from octavo.bench.arrivals import poisson_arrivals, read_trace
 from octavo.bench.client import Client, Target
 from octavo.bench.load import Loaded, closed_loop, open_loop
@@ -43,10 +44,15 @@ def bench_serve(
 ) -> dict[str, object]:
     """Run every level of the sweep; returns the report. `model` None takes the first the server lists.
 
+    The limits of this machine are measured first where the server runs on it.
     Raises: InvalidRequest for a bad trace, OctavoError if the server cannot be reached or does not answer the warm-up.
     """
     trace = () if load.trace is None else tuple(read_trace(load.trace))
     name = model or first_model(target)
+    limits = None
+    if load.limits and target.is_local:
+        on_level("limits")
+        limits = {"ceilings": [asdict(best_ceilings())]}
     runs = asyncio.run(_sweep(target, name, workload, load, load.levels(trace), on_level))
     return {
         "benchmark": "serve",
@@ -55,6 +61,7 @@ def bench_serve(
         "model": name,
         "workload": msgspec.to_builtins(asdict(workload)),
         "machine": cpu_facts(),
+        "limits": limits,
         "runs": runs,
     }
 

@@ -15,16 +15,43 @@ def engine_table(report: Mapping[str, Any]) -> Iterator[str]:
         f"{report['model']}, {report['threads']} threads, kernels {machine['kernel_table']}, {machine['cpu']}; "
         f"octavo {report['version']}"
     )
+    yield from run_lines(report)
     yield f"prompt {report['prompt']}, {report['gen']} generated, {report['repeat']} rounds; tokens/s"
-    yield from _columns(("", "best", "median"), _engine_rows(report))
+    limits = report.get("limits")  # reports of old versions have none
+    heads = ("", "best", "median", *(("limit", "share", "limited by") if limits else ()))
+    yield from _columns(heads, _engine_rows(report))
+    if limits:
+        yield from limits_table([limits["ceilings"]])
+
+
+def run_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """When and how a report was made, if it says."""
+    if "command" in report:
+        commit = report["commit"]
+        yield f"{report['date']}, commit {commit[:12] + commit[40:] if commit else 'unknown'}: {report['command']}"
 
 
 def _engine_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     median = report["median"]
-    yield "prefill", _number(report["prefill"]), _number(median["prefill"])
+    limits = report.get("limits")
+    shares = limits["shares"] if limits else {}
+    yield (
+        "prefill",
+        _number(report["prefill"]),
+        _number(median["prefill"]),
+        *_share_cells(shares.get("prefill")),
+    )
     for kind in ("decode", "mixed"):
         for batch, best in report[kind].items():
-            yield f"{kind} {batch}", _number(best), _number(median[kind][batch])
+            share = _share_cells(shares[kind][batch] if shares else None)
+            yield f"{kind} {batch}", _number(best), _number(median[kind][batch]), *share
+
+
+def _share_cells(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The limit of a figure, the median's share of it, what sets it."""
+    if entry is None:
+        return ()
+    return _number(entry["tokens_per_s"]), f"{entry['share']:.0%}", entry["bound"]
 
 
 def limits_table(ceilings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -57,6 +84,7 @@ def serve_table(report: Mapping[str, Any]) -> Iterator[str]:
     """Throughput, latencies and goodput of each level."""
     workload = report["workload"]
     yield f"{report['model']} at {report['url']}; workload {workload['workload']}, seed {workload['seed']}"
+    yield from run_lines(report)
     yield "latencies in ms as p50 / p90 / p99"
     heads = (
         "",
@@ -77,6 +105,8 @@ def serve_table(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"{run['level']}: cut short at the timeout, {run['num_unfinished']} requests unfinished"
         for error, count in run["errors"].items():
             yield f"{run['level']}: {count} x {error}"
+    if report.get("limits"):
+        yield from limits_table(report["limits"]["ceilings"])
 
 
 def _serve_row(run: Mapping[str, Any]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from cyclopts import App, CycloptsError, Parameter
 from octavo.bench.client import Target
 from octavo.bench.compare import compare_reports, read_report
 from octavo.bench.engine import bench_engine
+from octavo.bench.machine import run_facts
 from octavo.bench.make_model import RandomModelConfig
 from octavo.bench.make_model import make_model as write_model
 from octavo.bench.options import LoadConfig, MeasureConfig, WorkloadConfig
@@ -65,7 +67,8 @@ def engine(
 
     prefill: one prompt of --prompt tokens. decode: requests decoded together after
     128 prompt tokens. mixed: requests of 128 + --gen tokens from start to end. Each
-    in tokens/s, best and median of the rounds; prompts are fresh random ids.
+    in tokens/s, best and median of the rounds; prompts are fresh random ids. What the
+    machine allows is measured in the same run, and each figure's share of it shown.
 
     Example: octavo bench engine smollm2 --threads 2 --batch 1,8,32 --json
 
@@ -79,7 +82,7 @@ def engine(
     config = EngineConfig(
         model=ModelConfig(model=model), scheduler=scheduler, cache=cache, compute=compute
     )
-    report = bench_engine(config, run, on_figure=_say)
+    report = bench_engine(config, run, on_figure=_say) | _run_facts()
     _write(report, engine_table(report), as_json=json)
     if draw is not None:
         draw(report, plot)
@@ -107,7 +110,7 @@ def serve(
     """
     draw = None if plot is None else _plotter("plot_serve")
     target = _target(url)
-    report = bench_serve(target, model, workload, load, on_level=_say)
+    report = bench_serve(target, model, workload, load, on_level=_say) | _run_facts()
     _write(report, serve_table(report), as_json=json)
     runs = report["runs"]
     assert isinstance(runs, list)
@@ -172,6 +175,10 @@ def _target(url: str) -> Target:
         return Target.parse(url, from_env().api_key)
     except InvalidRequest as error:
         raise CycloptsError(msg=f"--{error}") from None
+
+
+def _run_facts() -> dict[str, object]:
+    return run_facts(shlex.join(["octavo", *sys.argv[1:]]))
 
 
 def _plotter(name: str) -> Callable[..., None]:

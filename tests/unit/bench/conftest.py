@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.bench.options import MeasureConfig
+from octavo.bench.shares import limits_report
+from octavo.observability.limits import MachineCeilings, MatrixWork, ModelWork, ReadRate
 from tests.tiny_models import tiny_source, write_gguf
+
+CEILINGS = MachineCeilings(
+    kernel_table="avx2",
+    num_threads=2,
+    int8_instructions="vpmaddubsw + vpmaddwd ymm",
+    int8_macs_per_s=1e11,
+    bf16_macs_per_s=None,
+    f32_macs_per_s=1e10,
+    reads=(ReadRate(11 * 10**7, 2.2e9), ReadRate(2**30, 2e9)),
+)
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +49,18 @@ def engine_report(factor: float = 1.0) -> dict[str, Any]:
     return {
         "engine": "octavo", "version": "1", "model": "m.gguf", "threads": 2, "prompt": 512, "gen": 64, "repeat": 3,
         **figures, "median": figures, "machine": {"cpu": "A CPU", "kernel_table": "avx2"},
+    }  # fmt: skip
+
+
+def limited_report(factor: float = 1.0) -> dict[str, Any]:
+    """A report of `bench engine` that carries limits and tells how it was made."""
+    report = engine_report(factor)
+    work = ModelWork(MatrixWork(10**8, 0, 10**8), MatrixWork(10**7, 0, 10**7), (768,), (0,))
+    return {
+        **report,
+        "date": "2026-11-29T12:00:00+00:00", "commit": "0123456789abcdef0123456789abcdef01234567+",
+        "command": "octavo bench engine m.gguf",
+        "limits": limits_report(work, CEILINGS, MeasureConfig(batch="1,8"), report),
     }  # fmt: skip
 
 

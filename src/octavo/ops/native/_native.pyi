@@ -15,9 +15,12 @@ def cpu_features() -> list[str]:
     """Names of the CPU's features that kernels or the probe ask for."""
 
 class ReadBuffer:
-    """Memory to read, as packed weights lie in it. Raises CapacityError, ValueError below 512 bytes."""
+    """Memory to read, as packed weights lie in it; smaller than asked where the system needs more than `seconds` to
+    give it. Raises CapacityError, ValueError below 512 bytes."""
 
-    def __init__(self, runtime: Runtime, num_bytes: int) -> None: ...
+    def __init__(self, runtime: Runtime, num_bytes: int, seconds: float) -> None: ...
+    @property
+    def num_bytes(self) -> int: ...
 
 def measure_buffer(runtime: Runtime, buffer: ReadBuffer, num_bytes: int, seconds: float) -> float:
     """Bytes per second of reading the first `num_bytes` of the buffer."""
