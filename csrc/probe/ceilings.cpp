@@ -13,6 +13,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMinRounds = 2;
 // Long enough that waking the threads does not count, short enough that some rounds meet no other work.
 constexpr double kRoundSeconds = 0.002;
+// Of a peak loop: some microseconds, some tens of milliseconds.
+constexpr int64_t kFewRounds = 512, kManyRounds = int64_t{1} << 22;
 constexpr size_t kPage = 4096;
 constexpr size_t kFillBytes = 32 * kHugePage;
 
@@ -136,18 +138,22 @@ std::vector<std::span<const std::byte>> matrix_parts(const WeightStore& weights,
 
 double measure_peak(const PeakLoop& loop, Features available, ThreadPool& pool, double seconds) {
   if (loop.run == nullptr || !is_subset(loop.needs, available)) return 0.0;
-  PeakJob job{loop, 1000, std::vector<double>(pool.size())};
-  pool.run(run_loop, &job);
-  job.rounds *= repetitions(job.cpu_seconds[0]);
+  PeakJob job{loop, kFewRounds, std::vector<double>(pool.size())};
+  do {
+    job.rounds *= 2;
+    pool.run(run_loop, &job);
+  } while (job.cpu_seconds[0] < kRoundSeconds / 2 && job.rounds < kManyRounds);
+  std::vector<double> rates;
   const Clock::time_point start = Clock::now();
-  double best = 0.0;
   do {
     pool.run(run_loop, &job);
     double rate = 0.0;
     for (const double cpu : job.cpu_seconds) rate += static_cast<double>(job.rounds) / cpu;
-    best = std::max(best, rate);
+    rates.push_back(rate);
   } while (seconds_since(start) < seconds);
-  return static_cast<double>(loop.macs_per_round) * best;
+  const auto upper_quartile = rates.begin() + static_cast<ptrdiff_t>(rates.size()) * 3 / 4;
+  std::nth_element(rates.begin(), upper_quartile, rates.end());
+  return static_cast<double>(loop.macs_per_round) * *upper_quartile;
 }
 
 }  // namespace octavo

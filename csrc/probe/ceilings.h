@@ -1,5 +1,5 @@
 // Measures what the machine allows: how fast memory is read, and how fast an ISA multiplies and adds. Other work on the
-// machine can only lower a rate, so each is the best of several short rounds.
+// machine can only lower a rate, so short rounds are repeated, and the better ones count.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,8 @@ std::vector<std::span<const std::byte>> matrix_parts(const WeightStore& weights,
 
 // Multiply-accumulates per second of all the pool's threads together, measured for about `seconds`; 0 if `available`
 // lacks the instruction. Counted by the threads' own CPU time: the arithmetic of a core is ours while we are on it, and
-// rounds in which no thread is interrupted are rare on a busy machine.
+// rounds in which no thread is interrupted are rare on a busy machine. The upper quartile of the rounds, not the best:
+// where a hypervisor takes time away, the kernel may take it off a round that did not lose it.
 double measure_peak(const PeakLoop& loop, Features available, ThreadPool& pool, double seconds);
 
 }  // namespace octavo

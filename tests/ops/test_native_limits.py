@@ -19,7 +19,7 @@ def test_the_cpu_has_what_its_tables_need() -> None:
 
 def test_ceilings_come_in_order_with_every_size() -> None:
     settings = [(isa, threads) for isa in ISAS for threads in (1, 2)]
-    found = measure_ceilings(settings, [2**20, 4096, 4096], seconds=0.01)
+    found = measure_ceilings(settings, [2**20, 4096, 4096], seconds=0.01, fill_s=1.0)
     assert [(c.kernel_table, c.num_threads) for c in found] == settings
     for ceilings in found:
         assert [read.num_bytes for read in ceilings.reads] == [4096, 2**20]
@@ -27,16 +27,16 @@ def test_ceilings_come_in_order_with_every_size() -> None:
         assert min(ceilings.int8_macs_per_s, ceilings.f32_macs_per_s) > 1e6
         has_bf16 = "avx512_bf16" in cpu_features() and ceilings.kernel_table.startswith("avx512")
         assert (ceilings.bf16_macs_per_s is not None) == has_bf16
-    assert measure_ceilings([], [], 1.0) == []
+    assert measure_ceilings([], [], seconds=1.0, fill_s=1.0) == []
 
 
 def test_memory_that_is_not_there_is_an_error() -> None:
     with pytest.raises(CapacityError):
-        measure_ceilings([("scalar", 1)], [2**62], 0.01)
+        measure_ceilings([("scalar", 1)], [2**62], seconds=0.01, fill_s=1.0)
     with pytest.raises(ValueError, match="at least 512 bytes"):
-        measure_ceilings([("scalar", 1)], [8], 0.01)
+        measure_ceilings([("scalar", 1)], [8], seconds=0.01, fill_s=1.0)
     with pytest.raises(ValueError, match="no kernel table sse9"):
-        measure_ceilings([("sse9", 1)], [4096], 0.01)
+        measure_ceilings([("sse9", 1)], [4096], seconds=0.01, fill_s=1.0)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])

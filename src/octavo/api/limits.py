@@ -23,8 +23,11 @@ __all__ = [
 MEMORY_BYTES: Final = 2**30
 """Size of the buffer that shows the bandwidth of memory: no cache holds it."""
 
+# Seconds to measure, and to wait at most for the buffer's memory: some virtual machines give it slowly.
 _ENGINE_S: Final = 0.6
+_ENGINE_FILL_S: Final = 5.0
 _MACHINE_S: Final = 1.5
+_MACHINE_FILL_S: Final = 1.5
 _ALL_COUNTS: Final = 8
 
 
@@ -37,15 +40,13 @@ def engine_ceilings(info: EngineInfo, *, with_memory: bool = True) -> MachineCei
     if info.work is None:
         return None
     sizes = [info.work.weight_bytes, *([MEMORY_BYTES] if with_memory else [])]
-    [found] = measure_within_memory([(info.kernel_table, info.num_threads)], sizes, _ENGINE_S)
-    return found
+    return _measure_one(info.kernel_table, info.num_threads, sizes)
 
 
 def best_ceilings() -> MachineCeilings:
     """Ceilings of the best kernel table on all granted threads, for a buffer of 1 GiB. Raises: CapacityError."""
-    setting = (kernel_facts().tables[0], read_machine_limits().num_cores)
-    [found] = measure_within_memory([setting], [MEMORY_BYTES], _ENGINE_S)
-    return found
+    num_cores = read_machine_limits().num_cores
+    return _measure_one(kernel_facts().tables[0], num_cores, [MEMORY_BYTES])
 
 
 def machine_ceilings(read_bytes: Sequence[int] = ()) -> list[MachineCeilings]:
@@ -55,7 +56,15 @@ def machine_ceilings(read_bytes: Sequence[int] = ()) -> list[MachineCeilings]:
     """
     counts = thread_counts(read_machine_limits().num_cores)
     settings = [(table, count) for table in kernel_facts().tables for count in counts]
-    return measure_within_memory(settings, [*read_bytes, MEMORY_BYTES], _MACHINE_S)
+    sizes = [*read_bytes, MEMORY_BYTES]
+    return measure_within_memory(settings, sizes, seconds=_MACHINE_S, fill_s=_MACHINE_FILL_S)
+
+
+def _measure_one(table: str, num_threads: int, sizes: Sequence[int]) -> MachineCeilings:
+    [found] = measure_within_memory(
+        [(table, num_threads)], sizes, seconds=_ENGINE_S, fill_s=_ENGINE_FILL_S
+    )
+    return found
 
 
 def thread_counts(num_cores: int) -> list[int]:

@@ -30,7 +30,7 @@ def kernel_facts() -> KernelFacts:
 
 
 def measure_within_memory(
-    settings: Sequence[tuple[str, int]], read_bytes: Sequence[int], seconds: float
+    settings: Sequence[tuple[str, int]], read_bytes: Sequence[int], *, seconds: float, fill_s: float
 ) -> list[MachineCeilings]:
     """Ceilings of each setting (kernel table, number of threads); buffers too large for the memory are made smaller.
 
@@ -38,4 +38,4 @@ def measure_within_memory(
     """
     room = read_machine_limits().memory_bytes // _MEMORY_SHARE // _MIB * _MIB
     sizes = [max(512, min(size, max(_MIB, room))) for size in read_bytes]
-    return measure_ceilings(settings, sizes, seconds)
+    return measure_ceilings(settings, sizes, seconds=seconds, fill_s=fill_s)

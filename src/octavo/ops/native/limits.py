@@ -9,7 +9,6 @@ from octavo.observability.limits import MachineCeilings, MatrixWork, ModelWork, 
 from octavo.ops.native import _native
 
 _KINDS: Final = ("int8", "bf16", "f32")
-_FILL_S: Final = 1.0
 _MAX_WEIGHT_BYTES: Final = 2**30
 """Of a larger model the first part is read: it is past any cache already."""
 
@@ -20,19 +19,19 @@ def cpu_features() -> tuple[str, ...]:
 
 
 def measure_ceilings(
-    settings: Sequence[tuple[str, int]], read_bytes: Sequence[int], seconds: float
+    settings: Sequence[tuple[str, int]], read_bytes: Sequence[int], *, seconds: float, fill_s: float
 ) -> list[MachineCeilings]:
     """Ceilings of each setting (kernel table, number of threads), in their order.
 
     `read_bytes` are the sizes of the buffers to read, 512 or more; the memory of the largest is held meanwhile. What
-    the system does not give within a second is left out: the results say what was read.
+    the system does not give within `fill_s` seconds is left out: the results say what was read.
     Takes about `seconds` beside that; where a single reading is slow, up to four times as long.
     Raises: CapacityError if there is no such memory, ValueError for an unknown table.
     """
     if not settings:
         return []
     filler = _native.Runtime(max(threads for _, threads in settings), settings[0][0])
-    buffer = _native.ReadBuffer(filler, max(read_bytes), _FILL_S)
+    buffer = _native.ReadBuffer(filler, max(read_bytes), fill_s)
     del filler
     sizes = sorted({min(size, buffer.num_bytes) for size in read_bytes})
     share_s = seconds / (len(settings) * (len(_KINDS) + len(sizes)))
