@@ -29,10 +29,9 @@ Status Executor::create(std::shared_ptr<Runtime> runtime, const Program& program
   executor->hidden_size_ = program.hidden_size();
   executor->ropes_ = program.ropes();
   executor->attentions_ = program.attentions();
-  const int32_t chunk = std::min(kChunkTokens, max_batched_tokens);
   const int threads = shared.pool.size();
-  executor->body_ = make_plan(program, shared.weights, false, chunk, threads);
-  executor->head_ = make_plan(program, shared.weights, true, kSlabRows, threads);
+  executor->body_ = make_plan(program, shared.weights, false, threads);
+  executor->head_ = make_plan(program, shared.weights, true, threads);
   if (Status status = KVPool::create(kv_shape, num_blocks, &executor->kv_); !status.ok()) return status;
   if (Status status = executor->allocate(); !status.ok()) return status;
   *out = std::move(executor);
@@ -44,7 +43,7 @@ Status Executor::allocate() {
   const int threads = runtime_->pool.size();
   // Below kOwnTokens per member the activations are shared.
   const int32_t shared_tokens = std::min(chunk, kOwnTokens * threads);
-  const int32_t own_tokens = std::min(chunk, (chunk - 1) / threads + 1 + kTokenStep);
+  const int32_t own_tokens = std::max(std::min(chunk, (chunk - 1) / threads + 1 + kTokenStep), kCopiedTokens);
   const size_t acts = std::max(linear_->act_bytes(shared_tokens, body_.max_quantized_cols, runtime_->precision),
                                linear_->act_bytes(kSlabRows, head_.max_quantized_cols, runtime_->precision));
   const size_t own_acts = linear_->act_bytes(own_tokens, body_.max_quantized_cols, runtime_->precision);
@@ -58,8 +57,8 @@ Status Executor::allocate() {
     Mapping* memory;
     size_t bytes;
   } wanted[] = {
-      {&body_workspace_, body_.workspace_floats * sizeof(float)},
-      {&head_workspace_, head_.workspace_floats * sizeof(float)},
+      {&body_workspace_, chunk * (body_.shared_floats + body_.copied_floats) * sizeof(float)},
+      {&head_workspace_, kSlabRows * (head_.shared_floats + head_.copied_floats) * sizeof(float)},
       {&kept_rows_, size_t{1} * limits_.max_tokens * kept_stride(hidden_size_) * sizeof(float)},
       {&acts_, acts},
       {&split_partials_,
@@ -73,7 +72,8 @@ Status Executor::allocate() {
   member_memory_.resize(threads);
   members_.resize(threads);
   for (int i = 0; i < threads; ++i) {
-    const size_t floats = rows * (2 * partial + kContextTile);
+    const size_t copied = round_up(kCopiedTokens * body_.copied_floats, kCacheLine);
+    const size_t floats = copied + rows * (2 * partial + kContextTile);
     if (Status status = Mapping::create(multiply + own_acts + floats * sizeof(float), &member_memory_[i]);
         !status.ok()) {
       return status;
@@ -82,7 +82,8 @@ Status Executor::allocate() {
     member.index = i;
     member.multiply_scratch = member_memory_[i].data();
     member.acts = member_memory_[i].data() + multiply;
-    member.states = reinterpret_cast<float*>(member.acts + own_acts);
+    member.copied = reinterpret_cast<float*>(member.acts + own_acts);
+    member.states = member.copied + copied;
     member.partials = member.states + rows * partial;
     member.scores = member.partials + rows * partial;
   }
@@ -143,21 +144,17 @@ void Executor::run_step(Member& member) {
     if (begin > 0) pool.barrier();  // shares of tokens differ between chunks
     if (member.index == 0) make_attention_tiles(begin, count);
     member.fetched_attend = -1;
-    member.part = {false, 0, count, acts_.data()};
-    if (is_by_tokens(count)) {
-      const Share own = own_tokens(count, member.index);
-      member.part = {true, own.begin, own.end, member.acts};
-      pool.barrier();  // the tiles are read before any other
-    }
-    run_plan(body_, body_counters_, {begin, count, body_workspace_.as<float>()}, member);
+    member.part = body_part(count, member);
+    if (member.part.sharing == Sharing::kTokens) pool.barrier();  // the tiles are read before any other
+    run_plan(body_, body_counters_, {begin, count}, member);
   }
   for (int32_t begin = 0; begin < num_rows; begin += kSlabRows) {
     const int32_t count = std::min(kSlabRows, num_rows - begin);
     pool.barrier();
-    member.part = {false, 0, count, acts_.data()};
-    run_plan(head_, head_counters_, {begin, count, head_workspace_.as<float>()}, member);
+    member.part = head_part(count, member);
+    run_plan(head_, head_counters_, {begin, count}, member);
     pool.barrier();
-    sample_rows({head_workspace_.as<float>() + head_.output.offset, head_.output.stride, begin, count}, member);
+    sample_rows({row(head_.output, member.part, 0), head_.output.stride, begin, count}, member);
   }
 }
 
@@ -189,8 +186,46 @@ void Executor::make_attention_tiles(int32_t begin, int32_t count) {
     }
   }
   chunk_tokens_ = count;
-  is_private_ = is_by_tokens(count) && max_tile_tokens_ == 1 && is_balanced();
+  is_private_ = sharing_for(count) == Sharing::kTokens && max_tile_tokens_ == 1 && is_balanced();
   if (count >= kFetchTokens) list_fetches();
+}
+
+Executor::Sharing Executor::sharing_for(int32_t count) const {
+  if (count >= kOwnTokens * runtime_->pool.size()) return Sharing::kTokens;
+  return count <= kCopiedTokens ? Sharing::kCopies : Sharing::kTiles;
+}
+
+Executor::Part Executor::body_part(int32_t count, const Member& member) const {
+  const int32_t chunk = std::min(kChunkTokens, limits_.max_tokens);
+  const Area shared{body_workspace_.as<float>(), chunk};
+  const Area common{shared.data + chunk * body_.shared_floats, chunk};
+  const Share all{0, count};
+  switch (sharing_for(count)) {
+    case Sharing::kCopies: {
+      const Share stored = share_of(count, member.index, runtime_->pool.size());
+      return {Sharing::kCopies, 0, count, all, stored, shared, {member.copied, kCopiedTokens}, member.acts};
+    }
+    case Sharing::kTiles: {
+      const Share own = tile_tokens(count, member.index);
+      return {Sharing::kTiles, 0, count, own, own, shared, common, acts_.data()};
+    }
+    case Sharing::kTokens: break;
+  }
+  const Share own = own_tokens(count, member.index);
+  return {Sharing::kTokens, own.begin, own.end, own, own, shared, common, member.acts};
+}
+
+// Logits are long and rows few: they are always shared.
+Executor::Part Executor::head_part(int32_t count, const Member& member) const {
+  const Area shared{head_workspace_.as<float>(), kSlabRows};
+  const Area common{shared.data + kSlabRows * head_.shared_floats, kSlabRows};
+  const Share own = tile_tokens(count, member.index);
+  return {Sharing::kTiles, 0, count, own, own, shared, common, acts_.data()};
+}
+
+Share Executor::tile_tokens(int32_t count, int member) const {
+  const Share tiles = share_of((count - 1) / kTileTokens + 1, member, runtime_->pool.size());
+  return {std::min(tiles.begin * kTileTokens, count), std::min(tiles.end * kTileTokens, count)};
 }
 
 Share Executor::own_tokens(int32_t count, int member) const {
@@ -200,7 +235,7 @@ Share Executor::own_tokens(int32_t count, int member) const {
 
 // The tiles that begin with a token of the member's own.
 Share Executor::own_tiles(int member) const {
-  if (!is_by_tokens(chunk_tokens_)) return share_of(num_tiles_, member, runtime_->pool.size());
+  if (sharing_for(chunk_tokens_) != Sharing::kTokens) return share_of(num_tiles_, member, runtime_->pool.size());
   const Share tokens = own_tokens(chunk_tokens_, member);
   const auto first_from = [&](int32_t token) {
     const auto at = std::lower_bound(tiles_.begin(), tiles_.begin() + num_tiles_, token,
@@ -236,10 +271,10 @@ void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, c
     } else if (stages[i].kind == StageKind::kMultiply) {
       run_multiply(stages[i], window, member);
     } else {
-      run_attend(stages[i], window, member);
+      run_attend(stages[i], member);
     }
     if (is_counted && !is_token_stage(stages[i].kind)) lap.add_to(counters[i].work_ns);
-    if (end < stages.size() && needs_barrier(stages[i], stages[end], member.part)) runtime_->pool.barrier();
+    if (end < stages.size() && needs_barrier(plan, i, end, member.part)) runtime_->pool.barrier();
     if (is_counted) {
       lap.add_to(counters[end - 1].wait_ns);
       for (; i < end; ++i) {
@@ -251,24 +286,25 @@ void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, c
   }
 }
 
-// Whether the next stage reads or overwrites what other members write in this one.
-bool Executor::needs_barrier(const Stage& stage, const Stage& next, const Part& part) const {
-  if (!part.by_tokens) return true;
-  return !is_private_ && (stage.kind == StageKind::kAttend || next.kind == StageKind::kAttend);
+// Whether stage `next` reads or overwrites what other members write in the stages before it, from `stage` on.
+bool Executor::needs_barrier(const Plan& plan, size_t stage, size_t next, const Part& part) const {
+  const bool is_attention =
+      plan.stages[stage].kind == StageKind::kAttend || plan.stages[next].kind == StageKind::kAttend;
+  switch (part.sharing) {
+    case Sharing::kCopies: return is_attention || !is_token_stage(plan.stages[stage].kind);
+    case Sharing::kTiles: return true;
+    case Sharing::kTokens: return is_attention && !is_private_;
+  }
+  return true;
 }
 
 // Stages [begin, end) on this member's tokens, tile by tile.
 void Executor::run_token_stages(const Plan& plan, size_t begin, size_t end, std::vector<StageCounter>& counters,
                                 const Window& window, const Member& member, Lap& lap) {
   const Part& part = member.part;
-  Share tokens = {part.begin, part.end};
-  if (!part.by_tokens) {
-    const Share tiles = share_of((window.count - 1) / kTileTokens + 1, member.index, runtime_->pool.size());
-    tokens = {tiles.begin * kTileTokens, std::min(tiles.end * kTileTokens, window.count)};
-  }
   const bool is_counted = is_counting_ && member.index == 0;
-  for (int32_t first = tokens.begin; first < tokens.end; first += kTileTokens) {
-    const int32_t last = std::min(first + kTileTokens, tokens.end);
+  for (int32_t first = part.tokens.begin; first < part.tokens.end; first += kTileTokens) {
+    const int32_t last = std::min(first + kTileTokens, part.tokens.end);
     for (size_t s = begin; s < end; ++s) {
       run_token_stage(plan.stages[s], window, part, first, last);
       if (is_counted) lap.add_to(counters[s].work_ns);
@@ -278,17 +314,17 @@ void Executor::run_token_stages(const Plan& plan, size_t begin, size_t end, std:
 
 void Executor::run_token_stage(const Stage& stage, const Window& window, const Part& part, int32_t begin,
                                int32_t end) {
-  const auto in = [&](int32_t t) { return window.workspace + stage.in.offset + t * stage.in.stride; };
-  const auto in2 = [&](int32_t t) { return window.workspace + stage.in2.offset + t * stage.in2.stride; };
-  const auto out = [&](int32_t t) { return window.workspace + stage.out.offset + t * stage.out.stride; };
+  const auto in = [&](int32_t t) { return row(stage.in, part, t); };
+  const auto in2 = [&](int32_t t) { return row(stage.in2, part, t); };
+  const auto out = [&](int32_t t) { return row(stage.out, part, t); };
   const BatchView& batch = *now_.batch;
   switch (stage.kind) {
     case StageKind::kRopeTable:
-      return fill_rope_table(stage, window, begin, end);
+      return fill_rope_table(stage, window, part, begin, end);
     case StageKind::kLoadRows:
-      return load_rows(stage, window, begin, end);
+      return load_rows(stage, window, part, begin, end);
     case StageKind::kStoreRows:
-      return store_rows(stage, window, begin, end);
+      return store_rows(stage, window, part, begin, end);
     case StageKind::kEmbed:
       for (int32_t t = begin; t < end; ++t) {
         linear_->unpack_row(*stage.table, batch.token_ids[window.begin + t], stage.number, out(t));
@@ -324,6 +360,9 @@ void Executor::run_token_stage(const Stage& stage, const Window& window, const P
       return;
     case StageKind::kWriteKv: {
       const KVLayer layer = kv_.layer(attentions_[stage.spec].layer);
+      begin = std::max(begin, part.stored.begin);
+      end = std::min(end, part.stored.end);
+      if (begin >= end) return;
       step_->write_kv(layer, {in(begin), stage.in.stride, in2(begin), stage.in2.stride},
                       &batch.slots[window.begin + begin], end - begin);
       return;
@@ -335,11 +374,12 @@ void Executor::run_token_stage(const Stage& stage, const Window& window, const P
 }
 
 // Angles in double: at position 131,072 a float angle would be off by 0.004.
-void Executor::fill_rope_table(const Stage& stage, const Window& window, int32_t begin, int32_t end) {
+void Executor::fill_rope_table(const Stage& stage, const Window& window, const Part& part, int32_t begin,
+                               int32_t end) {
   const RopeSpec& spec = ropes_[stage.spec];
   const int32_t half = spec.num_dims / 2;
   for (int32_t t = begin; t < end; ++t) {
-    float* cos = window.workspace + stage.out.offset + t * stage.out.stride;
+    float* cos = row(stage.out, part, t);
     float* sin = cos + spec.num_dims;
     const double position = now_.batch->positions[window.begin + t];
     for (int32_t i = 0; i < half; ++i) {
@@ -353,22 +393,25 @@ void Executor::fill_rope_table(const Stage& stage, const Window& window, int32_t
   }
 }
 
-void Executor::load_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end) {
+void Executor::load_rows(const Stage& stage, const Window& window, const Part& part, int32_t begin,
+                         int32_t end) {
   const size_t stride = kept_stride(hidden_size_);
   for (int32_t t = begin; t < end; ++t) {
-    std::memcpy(window.workspace + stage.out.offset + t * stage.out.stride,
+    std::memcpy(row(stage.out, part, t),
                 kept_rows_.as<float>() + (window.begin + t) * stride, hidden_size_ * sizeof(float));
   }
 }
 
 // Keeps the hidden rows whose logits are wanted.
-void Executor::store_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end) {
+void Executor::store_rows(const Stage& stage, const Window& window, const Part& part, int32_t begin,
+                          int32_t end) {
   const auto rows = now_.batch->output_rows;
   const size_t stride = kept_stride(hidden_size_);
-  auto row = std::lower_bound(rows.begin(), rows.end(), window.begin + begin);
-  for (; row != rows.end() && *row < window.begin + end; ++row) {
-    std::memcpy(kept_rows_.as<float>() + (row - rows.begin()) * stride,
-                window.workspace + stage.in.offset + (*row - window.begin) * stage.in.stride,
+  begin = window.begin + std::max(begin, part.stored.begin);
+  end = window.begin + std::min(end, part.stored.end);
+  auto kept = std::lower_bound(rows.begin(), rows.end(), begin);
+  for (; kept != rows.end() && *kept < end; ++kept) {
+    std::memcpy(kept_rows_.as<float>() + (kept - rows.begin()) * stride, row(stage.in, part, *kept - window.begin),
                 hidden_size_ * sizeof(float));
   }
 }
@@ -376,17 +419,18 @@ void Executor::store_rows(const Stage& stage, const Window& window, int32_t begi
 void Executor::run_multiply(const Stage& stage, const Window& window, Member& member) {
   const Part& part = member.part;
   const int32_t num_tokens = part.end - part.begin;
-  const float* x = window.workspace + stage.in.offset + part.begin * stage.in.stride;
+  const float* x = row(stage.in, part, part.begin);
   FetchQueue* fetch = fetch_for(stage, window, member);
   int32_t before = 0;
   for (const Product& product : stage.products) {
     const int32_t num_panels = product.matrix->num_panels;
-    const Share panels = part.by_tokens ? Share{0, num_panels}
+    const Share panels = part.sharing == Sharing::kTokens
+                             ? Share{0, num_panels}
                                         : Share{std::clamp(stage.splits[member.index] - before, 0, num_panels),
                                                 std::clamp(stage.splits[member.index + 1] - before, 0, num_panels)};
     before += num_panels;
     if (panels.begin == panels.end) continue;
-    float* out = window.workspace + product.out.offset + part.begin * product.out.stride;
+    float* out = row(product.out, part, part.begin);
     linear_->multiply(*product.matrix, part.acts, runtime_->precision, x, stage.in.stride, num_tokens, panels.begin,
                       panels.end, out, product.out.stride, member.multiply_scratch, fetch);
     if (product.bias == nullptr) continue;

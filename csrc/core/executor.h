@@ -46,6 +46,8 @@ class Executor {
   // Keys and values are fetched ahead from this many tokens on, where products wait for the multiplier; of a layer as
   // much as stays in a cache; at most as many lines with a tile as the core tracks without a stall.
   static constexpr int32_t kFetchTokens = 8;
+  // Up to this many tokens every member has copies.
+  static constexpr int32_t kCopiedTokens = 15;
   // Members take tokens of their own from this many each on; in steps of kTokenStep.
   static constexpr int32_t kOwnTokens = 8;
   static constexpr int32_t kTokenStep = 4;
@@ -102,10 +104,14 @@ class Executor {
     const SampleView* sample;
     const ResultView* result;
   };
+  // Memory of a plan's values, for up to this many tokens.
+  struct Area {
+    float* data = nullptr;
+    int32_t max_tokens = 0;
+  };
   // The tokens, or kept rows, a plan runs over: [begin, begin + count).
   struct Window {
     int32_t begin, count;
-    float* workspace;
   };
   // The context blocks of the decoding requests of a chunk, as attention layers of one window see them.
   struct FetchList {
@@ -117,19 +123,30 @@ class Executor {
   struct alignas(kCacheLine) ItemCounter {
     std::atomic<int> next[2] = {0, 0};
   };
-  // What a member does of the plan at hand. With many tokens it takes its own through all stages but attention and
-  // multiplies them by whole matrices: activations stay in its cache, and it need not wait for others. With few, token
-  // stages are shared by tiles and products by panels.
+  // How members share a plan's work.
+  enum class Sharing {
+    // Few tokens: every member runs the token stages of all tokens, on a copy of its own, and products are shared by
+    // panels. No member waits for what another made of a product, nor does it fetch that from the other's cache.
+    kCopies,
+    kTiles,   // token stages are shared by tiles of 8 tokens, products by panels
+    // Many tokens: a member takes its own through all stages but attention, and multiplies them by whole matrices.
+    kTokens,
+  };
+  // What a member does of the plan at hand.
   struct Part {
-    bool by_tokens = false;
-    int32_t begin = 0, end = 0;  // its tokens in the window, where it works by tokens; else all
-    std::byte* acts = nullptr;   // of these tokens, quantised
+    Sharing sharing = Sharing::kTiles;
+    int32_t begin = 0, end = 0;  // the tokens of its products, in the window
+    Share tokens{0, 0};          // the tokens of its token stages
+    Share stored{0, 0};          // of these, the tokens it writes to the KV pool and keeps for the head
+    Area shared, copied;
+    std::byte* acts = nullptr;  // tokens [begin, end) quantised
   };
   // One thread's position in the step, and its memory.
   struct Member {
     int index = 0;
     Part part{};
-    std::byte* acts = nullptr;
+    std::byte* acts = nullptr;  // for kTokens and kCopies
+    float* copied = nullptr;    // for kCopies
     int32_t fetched_attend = -1;  // the stage that `fetch` is for
     FetchQueue fetch{};
     int num_attends = 0;
@@ -146,8 +163,15 @@ class Executor {
   void run_decode(DecodeState& state, Member& member);
   void begin_decode(const BatchView& batch, const SampleView& sample, std::span<int32_t> tokens, DecodeState& state);
   void advance_decode(DecodeState& state);
-  bool needs_barrier(const Stage& stage, const Stage& next, const Part& part) const;
-  bool is_by_tokens(int32_t count) const { return count >= kOwnTokens * runtime_->pool.size(); }
+  bool needs_barrier(const Plan& plan, size_t stage, size_t next, const Part& part) const;
+  Sharing sharing_for(int32_t count) const;
+  Part body_part(int32_t count, const Member& member) const;
+  Part head_part(int32_t count, const Member& member) const;
+  static float* row(const Buffer& buffer, const Part& part, int32_t token) {
+    const Area& area = buffer.is_copied ? part.copied : part.shared;
+    return area.data + area.max_tokens * buffer.offset + token * buffer.stride;
+  }
+  Share tile_tokens(int32_t count, int member) const;
   Share own_tokens(int32_t count, int member) const;
   Share own_tiles(int member) const;
   bool is_balanced() const;
@@ -157,23 +181,25 @@ class Executor {
   void run_token_stages(const Plan& plan, size_t begin, size_t end, std::vector<StageCounter>& counters,
                         const Window& window, const Member& member, Lap& lap);
   void run_token_stage(const Stage& stage, const Window& window, const Part& part, int32_t begin, int32_t end);
-  void fill_rope_table(const Stage& stage, const Window& window, int32_t begin, int32_t end);
-  void load_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end);
-  void store_rows(const Stage& stage, const Window& window, int32_t begin, int32_t end);
+  void fill_rope_table(const Stage& stage, const Window& window, const Part& part, int32_t begin, int32_t end);
+  void load_rows(const Stage& stage, const Window& window, const Part& part, int32_t begin, int32_t end);
+  void store_rows(const Stage& stage, const Window& window, const Part& part, int32_t begin, int32_t end);
   void run_multiply(const Stage& stage, const Window& window, Member& member);
   FetchQueue* fetch_for(const Stage& stage, const Window& window, Member& member) const;
   void list_fetches();
-  void run_attend(const Stage& stage, const Window& window, Member& member);
-  void attend_tile(const Stage& stage, const Window& window, const AttentionTile& tile, int32_t kv_head,
+  void run_attend(const Stage& stage, Member& member);
+  template <typename ShareOf>
+  int take(int parity, const Member& member, ShareOf share_of_owner);
+  static KeysAhead keys_of(const AttentionTile& tile, int32_t kv_head, int32_t context);
+  void attend_tile(const Stage& stage, const AttentionTile& tile, int32_t kv_head, const KeysAhead& ahead,
                    const Member& member);
-  int take_item(int num_items, int parity, const Member& member);
-  void attend_whole(const Stage& stage, const Window& window, int parity, const Member& member);
-  void attend_split(const Stage& stage, const Window& window, std::atomic<int>& next, const Member& member);
+  void attend_whole(const Stage& stage, int parity, const Member& member);
+  void attend_split(const Stage& stage, int parity, const Member& member);
   bool is_split(const AttentionSpec& spec) const;
-  QueryTile query_tile(const Stage& stage, const Window& window, const AttentionTile& tile) const;
+  static QueryTile query_tile(const Stage& stage, const Part& part, const AttentionTile& tile);
   static ContextRange context_range(const AttentionShape& shape, const AttentionTile& tile);
   void reset_states(float* states, int32_t num_rows, int32_t head_dim) const;
-  void finish_rows(const Stage& stage, const Window& window, const AttentionTile& tile, int32_t kv_head,
+  void finish_rows(const Stage& stage, const Part& part, const AttentionTile& tile, int32_t kv_head,
                    const float* states) const;
 
   std::shared_ptr<Runtime> runtime_;

@@ -11,11 +11,11 @@ namespace {
 // Rows start on a cache line, and one line apart from a power of two: columns of equal sets would evict each other.
 size_t stride_of(int32_t width) { return round_up(width, 16) + 16; }
 
-// Buffers by stride, given back and reused. Only among equal strides: between barriers a thread may be some token
-// stages ahead, and rows of one token must not overlap rows of another thread's token.
+// Buffers by stride, given back and reused. Only among equal strides: a thread may be some stages ahead, and rows of one
+// token must not overlap rows of another thread's token.
 class BufferPool {
  public:
-  BufferPool(int32_t max_tokens, size_t* total) : max_tokens_(max_tokens), total_(total) {}
+  BufferPool(bool is_copied, size_t* total) : is_copied_(is_copied), total_(total) {}
 
   Buffer take(int32_t width) {
     const size_t stride = stride_of(width);
@@ -23,16 +23,16 @@ class BufferPool {
     if (!free.empty()) {
       const size_t offset = free.back();
       free.pop_back();
-      return {offset, stride, width};
+      return {offset, stride, width, is_copied_};
     }
     const size_t offset = *total_;
-    *total_ += max_tokens_ * stride;
-    return {offset, stride, width};
+    *total_ += stride;
+    return {offset, stride, width, is_copied_};
   }
   void give(const Buffer& buffer) { free_[buffer.stride].push_back(buffer.offset); }
 
  private:
-  const size_t max_tokens_;
+  const bool is_copied_;
   size_t* total_;
   std::map<size_t, std::vector<size_t>> free_;
 };
@@ -74,12 +74,13 @@ std::vector<int32_t> split_panels(const std::vector<Product>& products, int num_
 
 class Planner {
  public:
-  Planner(const Program& program, const WeightStore& weights, bool is_head, int32_t max_tokens, int num_threads)
+  Planner(const Program& program, const WeightStore& weights, bool is_head, int num_threads)
       : program_(program),
         weights_(weights),
         function_(is_head ? program.head() : program.body()),
         num_threads_(num_threads),
-        pool_(max_tokens, &plan_.workspace_floats),
+        shared_(false, &plan_.shared_floats),
+        copied_(true, &plan_.copied_floats),
         buffers_(function_.widths.size()),
         last_use_(function_.widths.size(), -1) {}
 
@@ -104,12 +105,12 @@ class Planner {
  private:
   void add_inputs() {
     if (function_.input >= 0) {
-      buffers_[function_.input] = pool_.take(function_.widths[function_.input]);
+      buffers_[function_.input] = copied_.take(function_.widths[function_.input]);
       plan_.stages.push_back({.kind = StageKind::kLoadRows, .out = buffers_[function_.input]});
       return;
     }
     for (size_t i = 0; i < program_.ropes().size(); ++i) {
-      plan_.rope_tables.push_back(pool_.take(2 * program_.ropes()[i].num_dims));
+      plan_.rope_tables.push_back(copied_.take(2 * program_.ropes()[i].num_dims));
       plan_.stages.push_back(
           {.kind = StageKind::kRopeTable, .out = plan_.rope_tables[i], .spec = static_cast<int32_t>(i)});
     }
@@ -142,11 +143,11 @@ class Planner {
       const Buffer in = op.in[0] >= 0 ? buffers_[op.in[0]] : Buffer{};
       const Buffer in2 = op.in[1] >= 0 ? buffers_[op.in[1]] : Buffer{};
       release(op, index);
-      buffers_[op.out] = pool_.take(function_.widths[op.out]);
+      buffers_[op.out] = copied_.take(function_.widths[op.out]);
       add_elementwise(op, in, in2);
     }
     for (const Op* each : group) {
-      if (last_use_[each->out] < 0) pool_.give(buffers_[each->out]);  // nobody reads it
+      if (last_use_[each->out] < 0) give(buffers_[each->out]);  // nobody reads it
     }
   }
 
@@ -154,8 +155,22 @@ class Planner {
     for (int i = 0; i < 3; ++i) {
       const ValueId id = op.in[i];
       const bool is_repeated = (i > 0 && id == op.in[0]) || (i > 1 && id == op.in[1]);
-      if (id >= 0 && !is_repeated && last_use_[id] == index) pool_.give(buffers_[id]);
+      if (id >= 0 && !is_repeated && last_use_[id] == index) give(buffers_[id]);
     }
+  }
+
+  // Threads are at most one multiply or attend stage apart: what token stages read of the shared area is free for the
+  // one after the next.
+  void give(const Buffer& buffer) {
+    if (buffer.is_copied) {
+      copied_.give(buffer);
+    } else {
+      pending_.push_back(buffer);
+    }
+  }
+  void free_pending() {
+    for (const Buffer& buffer : pending_) shared_.give(buffer);
+    pending_.clear();
   }
 
   void add_products(const std::vector<const Op*>& group) {
@@ -164,7 +179,7 @@ class Planner {
     for (const Op* op : group) {
       const PackedMatrix& matrix = weights_.matrix(op->matrix);
       is_quantized |= matrix.format != WeightFormat::F32 && matrix.format != WeightFormat::F16;
-      buffers_[op->out] = pool_.take(matrix.rows);
+      buffers_[op->out] = shared_.take(matrix.rows);
       stage.products.push_back(
           {&matrix, op->vector >= 0 ? weights_.vector(op->vector).data : nullptr, buffers_[op->out]});
     }
@@ -173,6 +188,7 @@ class Planner {
       plan_.max_quantized_cols = std::max(plan_.max_quantized_cols, stage.in.width);
       plan_.stages.push_back({.kind = StageKind::kQuantize, .in = stage.in});
     }
+    free_pending();
     stage.splits = split_panels(stage.products, num_threads_);
     plan_.stages.push_back(std::move(stage));
   }
@@ -180,7 +196,8 @@ class Planner {
   void add_attention(const Op& op) {
     plan_.stages.push_back(
         {.kind = StageKind::kWriteKv, .in = buffers_[op.in[1]], .in2 = buffers_[op.in[2]], .spec = op.spec});
-    buffers_[op.out] = pool_.take(function_.widths[op.out]);
+    buffers_[op.out] = shared_.take(function_.widths[op.out]);
+    free_pending();
     plan_.stages.push_back(
         {.kind = StageKind::kAttend, .in = buffers_[op.in[0]], .out = buffers_[op.out], .spec = op.spec});
   }
@@ -222,15 +239,16 @@ class Planner {
   const Function& function_;
   const int num_threads_;
   Plan plan_;
-  BufferPool pool_;
+  BufferPool shared_, copied_;
+  std::vector<Buffer> pending_;  // shared buffers that a slower thread may still read
   std::vector<Buffer> buffers_;  // by value id
   std::vector<int> last_use_;    // index of the last group that reads a value; -1: none
 };
 
 }  // namespace
 
-Plan make_plan(const Program& program, const WeightStore& weights, bool is_head, int32_t max_tokens, int num_threads) {
-  return Planner(program, weights, is_head, max_tokens, num_threads).make();
+Plan make_plan(const Program& program, const WeightStore& weights, bool is_head, int num_threads) {
+  return Planner(program, weights, is_head, num_threads).make();
 }
 
 }  // namespace octavo

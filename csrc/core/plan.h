@@ -1,8 +1,8 @@
-// A recorded function turned into what the threads execute: stages over buffers of one workspace.
+// A recorded function turned into what the threads execute: stages over buffers of a workspace.
 //
-// A stage shares its work by tokens (tiles of 8, the same share in every such stage), by panels of output rows, or by
-// query tile and kv head. Consecutive token stages need no barrier: a thread reads only tokens it wrote itself. Around
-// every other stage all threads wait for each other.
+// Token stages work on each token by itself. A multiply stage computes panels of output rows, an attend stage query
+// tiles and kv heads. Who computes what is the executor's choice; so is whether threads keep copies of what token stages
+// write.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,13 @@ enum class StageKind : int32_t {
 
 constexpr bool is_token_stage(StageKind kind) { return kind < StageKind::kMultiply; }
 
-// Rows of one value: token t at workspace + offset + t * stride (floats).
+// Rows of one value in an area for `n` tokens: token t at area + n * offset + t * stride (floats). What token stages
+// write may lie in an area of each thread's own.
 struct Buffer {
   size_t offset = 0;
   size_t stride = 0;
   int32_t width = 0;
+  bool is_copied = false;
 };
 
 // One matrix of a multiply stage.
@@ -67,13 +69,14 @@ struct Stage {
 struct Plan {
   std::vector<Stage> stages;
   Buffer output;
-  size_t workspace_floats = 0;
+  // Floats per token of the area that all threads share, and of the one that each may have for itself.
+  size_t shared_floats = 0, copied_floats = 0;
   int32_t max_quantized_cols = 0;
   int32_t max_cols = 0;
   std::vector<Buffer> rope_tables;  // by rope spec: cos [num_dims], then sin [num_dims]
 };
 
-// Plans for up to max_tokens tokens (or rows) at a time. `is_head`: reads kept rows instead of tokens.
-Plan make_plan(const Program& program, const WeightStore& weights, bool is_head, int32_t max_tokens, int num_threads);
+// `is_head`: reads kept rows instead of tokens.
+Plan make_plan(const Program& program, const WeightStore& weights, bool is_head, int num_threads);
 
 }  // namespace octavo

@@ -48,6 +48,13 @@ struct QueryTile {
   const int32_t* block_table;
 };
 
+// The blocks whose keys will be read next, to be fetched meanwhile: those of a context tile of one kv head.
+struct KeysAhead {
+  const int32_t* blocks = nullptr;
+  int32_t num_blocks = 0;
+  int32_t kv_head = 0;
+};
+
 // Keys and values [num_kv_heads * head_dim] of consecutive tokens.
 struct KVRows {
   const float* keys;
@@ -79,7 +86,7 @@ struct StepKernels {
   // Attention of all rows of `tile` over context tile `context` (positions 128 * context ..) of one kv head.
   // partials: partial_floats per row, scratch: 128 floats per row. A row that sees nothing here gets sum 0.
   void (*attend)(const KVLayer& layer, const AttentionShape& shape, const QueryTile& tile, int32_t kv_head,
-                 int32_t context, float* partials, float* scratch);
+                 int32_t context, const KeysAhead& ahead, float* partials, float* scratch);
   // Merges partials into states (both num_rows rows); called in rising order of context tiles.
   void (*merge)(const float* partials, int32_t num_rows, int32_t head_dim, float* states);
   // out = accumulator / sum of one row.

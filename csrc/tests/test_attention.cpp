@@ -58,7 +58,8 @@ struct Fixture {
       std::fill(states.begin(), states.end(), 0.0f);
       for (int32_t r = 0; r < rows; ++r) states[r * stride] = -std::numeric_limits<float>::infinity();
       for (int32_t context = 0; context <= (first + count - 1) / kContextTile; ++context) {
-        step.attend(pool.layer(1), shape, tile, head, context, partials.data(), scratch.data());
+        const KeysAhead ahead{&table[context % 4], context % 3, (head + 1) % shape.num_kv_heads};
+        step.attend(pool.layer(1), shape, tile, head, context, ahead, partials.data(), scratch.data());
         step.merge(partials.data(), rows, shape.head_dim, states.data());
       }
       for (int32_t r = 0; r < rows; ++r) {

@@ -18,13 +18,21 @@ struct Span {
 
 template <typename Element>
 struct TileBlocks {
-  const Element* keys[kBlocksPerTile + 4];  // with room for what the prefetch looks ahead
+  const Element* keys[kBlocksPerTile];
   const Element* values[kBlocksPerTile];
-  int32_t first, last;  // blocks in use: [first, last)
+  const Element* ahead[kBlocksPerTile];  // keys that are read next; null: none
+  int32_t first, last;                   // blocks in use: [first, last)
 };
 
+// Fetches half a block, keys or values: a run in memory. Into the second-level cache, as a tile fills the first.
+template <typename Element>
+inline void prefetch_run(const Element* run, int32_t head_dim) {
+  constexpr int32_t kLine = 64 / sizeof(Element);
+  for (int32_t i = 0; i < head_dim * kBlockSize; i += kLine) prefetch_far(run + i);
+}
+
 // Scores of kRows rows against kBlocks blocks. q: one pointer per row; scores: rows 128 apart.
-template <typename Element, int kRows, int kBlocks, bool kPrefetch>
+template <typename Element, int kRows, int kBlocks>
 inline void score_blocks(const float* const* q, const AttentionShape& shape, const Element* const* keys,
                          float* scores) {
   Vec sums[kRows][kBlocks];
@@ -36,14 +44,7 @@ inline void score_blocks(const float* const* q, const AttentionShape& shape, con
   for (int32_t d = 0; d < shape.head_dim; ++d) {
     Vec k[kBlocks];
 #pragma GCC unroll 8
-    for (int b = 0; b < kBlocks; ++b) {
-      k[b] = load_kv(keys[b] + d * kBlockSize);
-      if constexpr (kPrefetch) {
-        // Keys and values of a later block lie in one run: one or two cache lines of it per channel.
-        prefetch(keys[b + kBlocks] + d * 2 * kBlockSize);
-        if constexpr (sizeof(Element) == 4) prefetch(keys[b + kBlocks] + d * 2 * kBlockSize + kBlockSize);
-      }
-    }
+    for (int b = 0; b < kBlocks; ++b) k[b] = load_kv(keys[b] + d * kBlockSize);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Vec channel = splat(q[r][d]);
@@ -62,16 +63,21 @@ inline void score_blocks(const float* const* q, const AttentionShape& shape, con
   }
 }
 
-template <typename Element, int kRows, bool kPrefetch>
+// While keys are read, the values of the same blocks are fetched; while values are read, the keys of the next tile.
+template <typename Element, int kRows>
 inline void score_tile(const float* const* q, const AttentionShape& shape, const TileBlocks<Element>& blocks,
-                       float* scores) {
+                       bool with_prefetch, float* scores) {
   constexpr int kAtOnce = kRows <= 2 ? 4 : 2;  // enough chains to hide the latency of a multiply-add
   int32_t b = blocks.first;
   for (; b + kAtOnce <= blocks.last; b += kAtOnce) {
-    score_blocks<Element, kRows, kAtOnce, kPrefetch>(q, shape, blocks.keys + b, scores + b * kBlockSize);
+    if (with_prefetch) {
+      for (int i = 0; i < kAtOnce; ++i) prefetch_run(blocks.values[b + i], shape.head_dim);
+    }
+    score_blocks<Element, kRows, kAtOnce>(q, shape, blocks.keys + b, scores + b * kBlockSize);
   }
   for (; b < blocks.last; ++b) {
-    score_blocks<Element, kRows, 1, kPrefetch>(q, shape, blocks.keys + b, scores + b * kBlockSize);
+    if (with_prefetch) prefetch_run(blocks.values[b], shape.head_dim);
+    score_blocks<Element, kRows, 1>(q, shape, blocks.keys + b, scores + b * kBlockSize);
   }
 }
 
@@ -101,8 +107,8 @@ inline void weigh_row(float* scores, Span span, float* partial) {
 
 // accumulator[row][channel .. + 16 kChunks) += weights[row][t] * V[t] for t in span, in order. tail: lanes of a chunk.
 template <typename Element, int kRows, int kChunks>
-inline void accumulate_channels(const float* weights, const Element* const* values, Span span, int32_t head_dim,
-                                int32_t channel, int32_t tail, float* accumulators, size_t stride) {
+inline void accumulate_channels(const float* weights, const TileBlocks<Element>& blocks, bool with_prefetch, Span span,
+                                int32_t head_dim, int32_t channel, int32_t tail, float* accumulators, size_t stride) {
   Vec sums[kRows][kChunks];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -112,7 +118,8 @@ inline void accumulate_channels(const float* weights, const Element* const* valu
   for (int32_t t = span.begin; t < span.end;) {
     const int32_t block = t / kBlockSize;
     const int32_t end = span.end < (block + 1) * kBlockSize ? span.end : (block + 1) * kBlockSize;
-    const Element* v = values[block] + static_cast<size_t>(t % kBlockSize) * head_dim + channel;
+    if (with_prefetch && channel == 0 && blocks.ahead[block] != nullptr) prefetch_run(blocks.ahead[block], head_dim);
+    const Element* v = blocks.values[block] + static_cast<size_t>(t % kBlockSize) * head_dim + channel;
     for (; t < end; ++t, v += head_dim) {
       Vec chunk[kChunks];
       if (kChunks == 1 && tail != 16) {
@@ -137,16 +144,18 @@ inline void accumulate_channels(const float* weights, const Element* const* valu
 }
 
 template <typename Element, int kRows>
-inline void accumulate(const float* weights, const Element* const* values, Span span, int32_t head_dim,
-                       float* accumulators, size_t stride) {
+inline void accumulate(const float* weights, const TileBlocks<Element>& blocks, bool with_prefetch, Span span,
+                       int32_t head_dim, float* accumulators, size_t stride) {
   if (span.begin >= span.end) return;
   int32_t channel = 0;
   for (; channel + 64 <= head_dim; channel += 64) {
-    accumulate_channels<Element, kRows, 4>(weights, values, span, head_dim, channel, 16, accumulators, stride);
+    accumulate_channels<Element, kRows, 4>(weights, blocks, with_prefetch, span, head_dim, channel, 16, accumulators,
+                                           stride);
   }
   for (; channel < head_dim; channel += 16) {
     const int32_t tail = head_dim - channel < 16 ? head_dim - channel : 16;
-    accumulate_channels<Element, kRows, 1>(weights, values, span, head_dim, channel, tail, accumulators, stride);
+    accumulate_channels<Element, kRows, 1>(weights, blocks, with_prefetch, span, head_dim, channel, tail, accumulators,
+                                           stride);
   }
 }
 
@@ -154,11 +163,7 @@ inline void accumulate(const float* weights, const Element* const* values, Span 
 template <typename Element, int kRows>
 inline void attend_rows(const float* const* q, const Span* spans, const AttentionShape& shape,
                         const TileBlocks<Element>& blocks, bool with_prefetch, float* partials, float* scores) {
-  if (with_prefetch) {
-    score_tile<Element, kRows, true>(q, shape, blocks, scores);
-  } else {
-    score_tile<Element, kRows, false>(q, shape, blocks, scores);
-  }
+  score_tile<Element, kRows>(q, shape, blocks, with_prefetch, scores);
   const size_t stride = partial_floats(shape.head_dim);
   Span shared = {0, kContextTile};
   for (int r = 0; r < kRows; ++r) {
@@ -175,13 +180,13 @@ inline void attend_rows(const float* const* q, const Span* spans, const Attentio
   float* accumulators = partials + kPartialHeader;
   for (int r = 0; r < kRows; ++r) {
     const Span own = {spans[r].begin, spans[r].end < shared.begin ? spans[r].end : shared.begin};
-    accumulate<Element, 1>(scores + r * kContextTile, blocks.values, own, shape.head_dim, accumulators + r * stride,
+    accumulate<Element, 1>(scores + r * kContextTile, blocks, false, own, shape.head_dim, accumulators + r * stride,
                            stride);
   }
-  accumulate<Element, kRows>(scores, blocks.values, shared, shape.head_dim, accumulators, stride);
+  accumulate<Element, kRows>(scores, blocks, with_prefetch, shared, shape.head_dim, accumulators, stride);
   for (int r = 0; r < kRows; ++r) {
     const Span own = {spans[r].begin > shared.end ? spans[r].begin : shared.end, spans[r].end};
-    accumulate<Element, 1>(scores + r * kContextTile, blocks.values, own, shape.head_dim, accumulators + r * stride,
+    accumulate<Element, 1>(scores + r * kContextTile, blocks, false, own, shape.head_dim, accumulators + r * stride,
                            stride);
   }
 }
@@ -198,29 +203,28 @@ inline void attend_some(int32_t num_rows, const float* const* q, const Span* spa
 
 template <typename Element>
 inline TileBlocks<Element> find_blocks(const KVLayer& layer, const QueryTile& tile, int32_t kv_head, int32_t context,
-                                       Span seen, int32_t num_positions) {
+                                       const KeysAhead& ahead, Span seen) {
   const size_t head_elements = static_cast<size_t>(layer.head_dim) * kBlockSize;
-  const size_t offset = layer.layer_offset + 2 * kv_head * head_elements * sizeof(Element);
+  const auto keys_of = [&](int32_t block, int32_t head) {
+    const std::byte* base = layer.pool + static_cast<size_t>(block) * layer.block_bytes + layer.layer_offset;
+    return reinterpret_cast<const Element*>(base) + 2 * head * head_elements;
+  };
   TileBlocks<Element> blocks;
   blocks.first = seen.begin / kBlockSize;
   blocks.last = (seen.end + kBlockSize - 1) / kBlockSize;
-  const int32_t num_blocks = (num_positions + kBlockSize - 1) / kBlockSize;
-  const Element* keys = nullptr;
-  for (int32_t b = blocks.first; b < kBlocksPerTile + 4; ++b) {
-    const int32_t block = context * kBlocksPerTile + b;
-    if (block < num_blocks) {  // past the sequence the table is not read: prefetch what is there already
-      const std::byte* base = layer.pool + static_cast<size_t>(tile.block_table[block]) * layer.block_bytes + offset;
-      keys = reinterpret_cast<const Element*>(base);
-    }
-    blocks.keys[b] = keys;
-    if (b < kBlocksPerTile) blocks.values[b] = keys + head_elements;
+  for (int32_t b = blocks.first; b < blocks.last; ++b) {
+    blocks.keys[b] = keys_of(tile.block_table[context * kBlocksPerTile + b], kv_head);
+    blocks.values[b] = blocks.keys[b] + head_elements;
+  }
+  for (int32_t b = 0; b < kBlocksPerTile; ++b) {
+    blocks.ahead[b] = b < ahead.num_blocks ? keys_of(ahead.blocks[b], ahead.kv_head) : nullptr;
   }
   return blocks;
 }
 
 template <typename Element>
 inline void attend_typed(const KVLayer& layer, const AttentionShape& shape, const QueryTile& tile, int32_t kv_head,
-                         int32_t context, float* partials, float* scratch) {
+                         int32_t context, const KeysAhead& ahead, float* partials, float* scratch) {
   const int32_t group = shape.num_heads / shape.num_kv_heads, num_rows = tile.num_tokens * group;
   const int32_t origin = context * kContextTile;
   const auto span_of = [&](int32_t token) {
@@ -241,8 +245,7 @@ inline void attend_typed(const KVLayer& layer, const AttentionShape& shape, cons
     if (span.end > seen.end) seen.end = span.end;
   }
   if (seen.begin >= seen.end) seen = {0, 0};
-  const TileBlocks<Element> blocks =
-      find_blocks<Element>(layer, tile, kv_head, context, seen, tile.first_position + tile.num_tokens);
+  const TileBlocks<Element> blocks = find_blocks<Element>(layer, tile, kv_head, context, ahead, seen);
   const size_t stride = partial_floats(shape.head_dim);
   for (int32_t row = 0; row < num_rows; row += kRowsAtOnce) {
     const int32_t count = num_rows - row < kRowsAtOnce ? num_rows - row : kRowsAtOnce;
@@ -260,11 +263,11 @@ inline void attend_typed(const KVLayer& layer, const AttentionShape& shape, cons
 }
 
 void attend(const KVLayer& layer, const AttentionShape& shape, const QueryTile& tile, int32_t kv_head, int32_t context,
-            float* partials, float* scratch) {
+            const KeysAhead& ahead, float* partials, float* scratch) {
   if (layer.type == KVType::F16) {
-    attend_typed<uint16_t>(layer, shape, tile, kv_head, context, partials, scratch);
+    attend_typed<uint16_t>(layer, shape, tile, kv_head, context, ahead, partials, scratch);
   } else {
-    attend_typed<float>(layer, shape, tile, kv_head, context, partials, scratch);
+    attend_typed<float>(layer, shape, tile, kv_head, context, ahead, partials, scratch);
   }
 }
 

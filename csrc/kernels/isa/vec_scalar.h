@@ -135,6 +135,7 @@ inline int32_t write_indices(Mask mask, int32_t base, int32_t* out) {
 }
 
 inline void prefetch(const void*) {}
+inline void prefetch_far(const void*) {}
 
 }  // namespace
 }  // namespace octavo::scalar
