@@ -32,7 +32,7 @@ type:
 test:
 	$(PYTHON) -m pytest
 
-test-native:  ## C++ tests under ASan and UBSan; then the ODR and spill guards on the plain objects
+test-native:  ## C++ tests under ASan and UBSan; then the guards of instructions, spills and ODR on the plain objects
 	cmake -S . -B $(NATIVE_BUILD)-asan -G Ninja -DOCTAVO_PYTHON=OFF -DOCTAVO_CPP_TESTS=ON -DOCTAVO_SANITIZE=ON >/dev/null
 	cmake --build $(NATIVE_BUILD)-asan -j 2
 	ctest --test-dir $(NATIVE_BUILD)-asan/csrc --no-tests=error --output-on-failure
@@ -40,6 +40,7 @@ test-native:  ## C++ tests under ASan and UBSan; then the ODR and spill guards o
 	cmake --build $(NATIVE_BUILD)-odr -j 2
 	sh scripts/odr_guard.sh $(NATIVE_BUILD)-odr
 	sh csrc/tests/check_spills.sh $(NATIVE_BUILD)-odr
+	sh csrc/tests/check_isa.sh $(NATIVE_BUILD)-odr
 
 smoke:  ## one short run of each command-line verb, in the active environment
 	sh scripts/smoke.sh

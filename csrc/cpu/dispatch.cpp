@@ -9,6 +9,10 @@ constexpr KernelTable kTables[] = {
     {"avx512_vnni", kAvx2 | kFma | kF16c | kAvx512F | kAvx512Bw | kAvx512Vl | kAvx512Dq | kAvx512Vnni,
      &avx512_vnni::linear_kernels, &avx512_vnni::step_kernels, &avx512_vnni::peak_kernels},
 #endif
+#if defined(OCTAVO_HAS_AVX512)
+    {"avx512", kAvx2 | kFma | kF16c | kAvx512F | kAvx512Bw | kAvx512Vl | kAvx512Dq, &avx512::linear_kernels,
+     &avx512::step_kernels},
+#endif
 #if defined(OCTAVO_HAS_AVX2)
     {"avx2", kAvx2 | kFma | kF16c, &avx2::linear_kernels, &avx2::step_kernels, &avx2::peak_kernels},
 #endif

@@ -105,6 +105,9 @@ extern const LinearKernels linear_kernels;
 namespace avx2 {
 extern const LinearKernels linear_kernels;
 }
+namespace avx512 {
+extern const LinearKernels linear_kernels;
+}
 namespace avx512_vnni {
 extern const LinearKernels linear_kernels;
 }

@@ -109,6 +109,9 @@ extern const StepKernels step_kernels;
 namespace avx2 {
 extern const StepKernels step_kernels;
 }
+namespace avx512 {
+extern const StepKernels step_kernels;
+}
 namespace avx512_vnni {
 extern const StepKernels step_kernels;
 }

@@ -24,7 +24,10 @@ constexpr Features kAvx512 = kHaswell | kAvx512F | kAvx512Bw | kAvx512Vl | kAvx5
 
 void test_the_best_table_whose_needs_are_met_is_chosen() {
   CHECK(best(kAvx512 | kAvx512Vnni) == "avx512_vnni");
-  CHECK(best(kAvx512) == "avx2");
+  CHECK(best(kAvx512) == "avx512");
+  for (const Features missing : {kAvx512F, kAvx512Bw, kAvx512Vl, kAvx512Dq}) {
+    CHECK(best((kAvx512 | kAvx512Vnni) & ~missing) == "avx2");
+  }
   CHECK(best(kHaswell) == "avx2");
   for (const Features missing : {kAvx2, kFma, kF16c}) CHECK(best(kHaswell & ~missing) == "scalar");
 }
@@ -32,6 +35,7 @@ void test_the_best_table_whose_needs_are_met_is_chosen() {
 void test_a_table_can_be_forced_where_it_runs() {
   CHECK(std::strcmp(choose_table("avx2", ~Features{0})->name, "avx2") == 0);
   CHECK(choose_table("avx2", kAvx2 | kFma) == nullptr);
+  CHECK(std::strcmp(choose_table("avx512", ~Features{0})->name, "avx512") == 0);
   CHECK(choose_table("avx512_vnni", kAvx512) == nullptr);
   CHECK(choose_table("sse2", ~Features{0}) == nullptr);
 }

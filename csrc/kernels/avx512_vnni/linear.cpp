@@ -1,20 +1,18 @@
 // Matrix kernels for AVX-512 with VNNI.
 #include "kernels/linear_table.h"
 
-#include "kernels/avx512_vnni/linear_float.h"
-#include "kernels/avx512_vnni/linear_quantize.h"
-#include "kernels/avx512_vnni/linear_tile.h"
+#include "kernels/generic/act_tile.h"
 #include "kernels/generic/unpack_row.h"
+#include "kernels/isa/intrinsics_avx512.h"
 
 namespace octavo::avx512_vnni {
 namespace {
 
-constexpr int kWidestTile = 8;
-constexpr int kNarrowestTile = 1;
-constexpr size_t kScratchPerRecord = sizeof(UnpackedRecord);
-
-OCTAVO_INLINE Rows first_rows(int32_t count) { return static_cast<Rows>((1 << count) - 1); }
-
+#include "kernels/isa/linear_avx512_sources.h"
+#include "kernels/avx512_vnni/linear_dot.h"
+#include "kernels/isa/linear_avx512_tile.h"
+#include "kernels/isa/linear_avx512_float.h"
+#include "kernels/isa/linear_avx512_quantize.h"
 #include "kernels/generic/linear_driver.h"
 
 }  // namespace

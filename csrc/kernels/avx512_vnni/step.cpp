@@ -1,9 +1,11 @@
-#include "kernels/isa/vec_avx512.h"
 #include "kernels/step_table.h"
+
+#include "kernels/isa/intrinsics_avx512.h"
 
 namespace octavo::avx512_vnni {
 namespace {
 
+#include "kernels/isa/vec_avx512.h"
 #include "kernels/generic/step_math.h"
 #include "kernels/generic/step_vocab.h"
 #include "kernels/generic/step_attention.h"

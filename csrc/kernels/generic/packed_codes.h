@@ -2,6 +2,7 @@
 // over the lanes of a group. Everything has internal linkage: each ISA's translation units compile their own copy.
 //
 //   Record     the format's packed record
+//   kMaxCode   codes are 0 to this
 //   kOffset    w = d * (code - kOffset), or d * code + m where kHasMin
 //   kHalves    scales per 32-block
 //   code(record, block, g, lane)   code of byte `lane` (4 * row + b) in k-group g of 32-block `block` (0 or 1)
@@ -23,6 +24,7 @@ namespace {
 
 struct CodesQ4_0 {
   using Record = RecordQ4_0;
+  static constexpr int32_t kMaxCode = 15;
   static constexpr int32_t kOffset = 8;
   static constexpr int32_t kHalves = 1;
   static constexpr bool kHasMin = false;
@@ -36,6 +38,7 @@ struct CodesQ4_0 {
 
 struct CodesQ4_1 {
   using Record = RecordQ4_1;
+  static constexpr int32_t kMaxCode = 15;
   static constexpr int32_t kOffset = 0;
   static constexpr int32_t kHalves = 1;
   static constexpr bool kHasMin = true;
@@ -49,6 +52,7 @@ struct CodesQ4_1 {
 
 struct CodesQ5_0 {
   using Record = RecordQ5_0;
+  static constexpr int32_t kMaxCode = 31;
   static constexpr int32_t kOffset = 16;
   static constexpr int32_t kHalves = 1;
   static constexpr bool kHasMin = false;
@@ -63,6 +67,7 @@ struct CodesQ5_0 {
 
 struct CodesQ6_K {
   using Record = RecordQ6_K;
+  static constexpr int32_t kMaxCode = 63;
   static constexpr int32_t kOffset = 32;
   static constexpr int32_t kHalves = 2;
   static constexpr bool kHasMin = false;
@@ -77,6 +82,7 @@ struct CodesQ6_K {
 
 struct CodesQ8_0 {
   using Record = RecordQ8_0;
+  static constexpr int32_t kMaxCode = 255;
   static constexpr int32_t kOffset = 128;
   static constexpr int32_t kHalves = 1;
   static constexpr bool kHasMin = false;

@@ -1,13 +1,5 @@
+// Included inside `namespace octavo::<isa> { namespace {`: no include, no namespace here.
 // The SIMD vocabulary of the step kernels on AVX-512: 16 float lanes. Same names as vec_scalar.h.
-#pragma once
-
-#include <cstddef>
-#include <cstdint>
-
-#include "kernels/avx512_vnni/intrinsics.h"
-
-namespace octavo::avx512_vnni {
-namespace {
 
 using Vec = __m512;
 using Mask = uint32_t;  // bit i = lane i
@@ -69,6 +61,3 @@ inline int32_t write_indices(Mask mask, int32_t base, int32_t* out) {
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 inline void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
-
-}  // namespace
-}  // namespace octavo::avx512_vnni

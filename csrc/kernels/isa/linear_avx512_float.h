@@ -1,11 +1,6 @@
+// Included inside `namespace octavo::<isa> { namespace {`: no include, no namespace here.
 // F32 and F16 panels times float activations. One accumulator for even and one for odd k keep two fma chains a token
 // in flight, whatever the tile width.
-#pragma once
-
-#include "kernels/avx512_vnni/linear_tile.h"
-
-namespace octavo::avx512_vnni {
-namespace {
 
 OCTAVO_INLINE __m512 load_row_of_k(const float* panel, int32_t k) {
   return _mm512_load_ps(panel + static_cast<size_t>(k) * kPanelRows);
@@ -42,6 +37,3 @@ template <class Weight, int Tokens>
 [[gnu::noinline]] void multiply_float_tile(FloatPanel<Weight> panel, const float* x, size_t x_stride, TileOut tile) {
   multiply_float_tokens(typename FirstInts<Tokens>::type{}, panel, x, x_stride, tile);
 }
-
-}  // namespace
-}  // namespace octavo::avx512_vnni

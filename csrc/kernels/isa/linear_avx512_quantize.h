@@ -1,10 +1,5 @@
+// Included inside `namespace octavo::<isa> { namespace {`: no include, no namespace here.
 // What generic/linear_quantize.h needs of AVX-512: a block is 2 vectors of 16 values.
-#pragma once
-
-#include "kernels/avx512_vnni/linear_sources.h"
-
-namespace octavo::avx512_vnni {
-namespace {
 
 #include "kernels/generic/quantize_types.h"
 #include "kernels/isa/reduce_eight.h"
@@ -75,6 +70,3 @@ OCTAVO_INLINE void subtract_terms(const ActBlock& block, int32_t t, BlockValues&
 }
 
 #include "kernels/generic/linear_quantize.h"
-
-}  // namespace
-}  // namespace octavo::avx512_vnni

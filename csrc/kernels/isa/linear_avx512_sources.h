@@ -1,16 +1,9 @@
+// Included inside `namespace octavo::<isa> { namespace {`: no include, no namespace here.
 // Where a tile kernel takes its codes and scales from: a packed record, or one unpacked to bytes and floats beforehand.
 //
 // A source gives, for block 0 or 1 of a record: code<Group>() as unsigned bytes (lane r: 4 consecutive k of row r),
 // d<Half>() and m() as floats of the 16 rows. kPrefetchTokens: from this many tokens on its records are
 // prefetched.
-#pragma once
-
-#include "kernels/avx512_vnni/intrinsics.h"
-
-#include "kernels/generic/act_tile.h"
-
-namespace octavo::avx512_vnni {
-namespace {
 
 using Rows = __mmask16;
 
@@ -145,6 +138,3 @@ struct SourceUnpacked {
     }
   }
 };
-
-}  // namespace
-}  // namespace octavo::avx512_vnni

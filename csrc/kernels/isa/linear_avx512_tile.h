@@ -1,19 +1,21 @@
+// Included inside `namespace octavo::<isa> { namespace {`: no include, no namespace here.
 // One panel times one tile of tokens. Every variant (tile width, packed or unpacked source) is the same code, so the
 // same (row, token) gives the same bits in each.
 //
 // g++ 12 keeps an array of accumulators in memory when it meets it in a loop. Tokens and groups are therefore expanded
 // as packs: every index is a constant before the optimiser first looks. tests/check_spills.sh guards the result.
-#pragma once
-
-#include "kernels/avx512_vnni/linear_sources.h"
-#include "kernels/linear_table.h"
-
-namespace octavo::avx512_vnni {
-namespace {
+//
+// How integers are multiplied is the table's linear_dot.h, included before:
+//
+//   kIsSigned<Codes>   whether the codes are taken as signed, less their offset
+//   add_products<Source>(Ints<groups>, tokens, record, block, q, sums)   sums[T] += codes * q[T], per row
+//   add_products_of_one<Source>(Ints<groups>, record, block, q, sum)     the same for one token: the new sum
+//   settle(acc)        the accumulator itself, where the compiler may be kept from starting the next run
 
 // Where the integer sums of a token start: minus the offset of the codes times the sum of its activations.
 template <class Codes, int Half>
 OCTAVO_INLINE __m512i start_sum(const ActBlock& act, int32_t t) {
+  if constexpr (kIsSigned<Codes>) return _mm512_setzero_si512();
   if constexpr (Codes::kHalves == 2) return _mm512_set1_epi32(act.start32[Half][t]);
   if constexpr (Codes::kOffset == 8) return _mm512_set1_epi32(act.start8[t]);
   if constexpr (Codes::kOffset == 16) return _mm512_set1_epi32(act.start16[t]);
@@ -21,26 +23,16 @@ OCTAVO_INLINE __m512i start_sum(const ActBlock& act, int32_t t) {
   return _mm512_setzero_si512();
 }
 
-// sums += codes * the 4 activations at `q`, in each of the 16 rows.
-OCTAVO_INLINE __m512i dot(__m512i sums, __m512i codes, const int8_t* q) {
-  int32_t four;
-  __builtin_memcpy(&four, q, 4);
-  return _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(four));
-}
-
-template <int Group, int... T>
-OCTAVO_INLINE void add_group(Ints<T...>, __m512i codes, const ActBlock& act, __m512i (&sums)[sizeof...(T)]) {
-  ((sums[T] = dot(sums[T], codes, &act.q[T][4 * Group])), ...);
-}
-
 // The block's k-groups `G`, which share one scale.
 template <class Source, int Half, int... G, int... T>
 OCTAVO_INLINE void add_run(Ints<G...>, Ints<T...> tokens, const typename Source::Record& record, int32_t block,
                            const ActBlock& act, __m512 (&acc)[sizeof...(T)]) {
   __m512i sums[sizeof...(T)] = {start_sum<typename Source::Codes, Half>(act, T)...};
-  (add_group<G>(tokens, Source::template code<G>(record, block), act, sums), ...);
+  add_products<Source>(Ints<G...>{}, tokens, record, block, act.q, sums);
   const __m512 d = Source::template d<Half>(record, block);
-  ((acc[T] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[T]), _mm512_mul_ps(d, _mm512_set1_ps(act.d[T])), acc[T])), ...);
+  ((acc[T] = settle(
+        _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[T]), _mm512_mul_ps(d, _mm512_set1_ps(act.d[T])), acc[T]))),
+   ...);
 }
 
 template <class Source, int... T>
@@ -69,11 +61,9 @@ struct ResidualTerm {
 template <class Source, int Half, int... G>
 OCTAVO_INLINE void residual_run(Ints<G...>, const typename Source::Record& record, int32_t block, const ActBlock& act,
                                 int32_t t, ResidualTerm<Source>& term) {
-  // Two chains, as no other token fills the wait for a sum.
-  __m512i even = start_sum<typename Source::Codes, Half>(act, t);
-  __m512i odd = _mm512_setzero_si512();
-  (((G % 2 ? odd : even) = dot(G % 2 ? odd : even, Source::template code<G>(record, block), &act.q[t][4 * G])), ...);
-  term.sum[Half] = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
+  const __m512i start = start_sum<typename Source::Codes, Half>(act, t);
+  const __m512i sum = add_products_of_one<Source>(Ints<G...>{}, record, block, act.q[t], start);
+  term.sum[Half] = _mm512_cvtepi32_ps(sum);
   term.scale[Half] = _mm512_mul_ps(Source::template d<Half>(record, block), _mm512_set1_ps(act.d[t]));
 }
 
@@ -190,5 +180,8 @@ template <class Source, int Tokens>
   }
 }
 
-}  // namespace
-}  // namespace octavo::avx512_vnni
+constexpr int kWidestTile = 8;
+constexpr int kNarrowestTile = 1;
+constexpr size_t kScratchPerRecord = sizeof(UnpackedRecord);
+
+OCTAVO_INLINE Rows first_rows(int32_t count) { return static_cast<Rows>((1 << count) - 1); }
