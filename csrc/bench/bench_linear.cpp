@@ -37,7 +37,9 @@ constexpr Shape kShapes[] = {
     {"gemma gate+up Q5_0", WeightFormat::Q5_0, 4096, 640},   {"gemma down Q6_K", WeightFormat::Q6_K, 640, 2048},
     {"gemma down Q4_K", WeightFormat::Q4_K, 640, 2048},      {"gemma o Q4_K", WeightFormat::Q4_K, 640, 1024},
     {"gate+up Q4_0", WeightFormat::Q4_0, 3072, 576},         {"gate+up F16", WeightFormat::F16, 3072, 576},
-    {"gate+up F32", WeightFormat::F32, 3072, 576},
+    {"gate+up BF16", WeightFormat::BF16, 3072, 576},         {"gate+up F32", WeightFormat::F32, 3072, 576},
+    {"down Q2_K", WeightFormat::Q2_K, 640, 2048},            {"down Q3_K", WeightFormat::Q3_K, 640, 2048},
+    {"down Q5_K", WeightFormat::Q5_K, 640, 2048},            {"down IQ4_XS", WeightFormat::IQ4_XS, 640, 2048},
 };
 constexpr int32_t kTokens[] = {1, 2, 4, 8, 16, 32, 128, 512};
 constexpr size_t kWeightBytes = size_t{64} << 20;

@@ -178,7 +178,7 @@ class Planner {
     bool is_quantized = false;
     for (const Op* op : group) {
       const PackedMatrix& matrix = weights_.matrix(op->matrix);
-      is_quantized |= matrix.format != WeightFormat::F32 && matrix.format != WeightFormat::F16;
+      is_quantized |= !is_float_format(matrix.format);
       buffers_[op->out] = shared_.take(matrix.rows);
       stage.products.push_back(
           {&matrix, op->vector >= 0 ? weights_.vector(op->vector).data : nullptr, buffers_[op->out]});

@@ -2,40 +2,7 @@
 
 #include <cstring>
 
-#include "formats/q4_0.h"
-#include "formats/q4_1.h"
-#include "formats/q4_k.h"
-#include "formats/q5_0.h"
-#include "formats/q6_k.h"
-#include "formats/q8_0.h"
-
 namespace octavo {
-namespace {
-
-// Bytes of one row in GGUF order; `cols` fills whole blocks.
-size_t source_row_bytes(WeightFormat format, size_t cols) {
-  switch (format) {
-    case WeightFormat::F32:
-      return cols * sizeof(float);
-    case WeightFormat::F16:
-      return cols * sizeof(uint16_t);
-    case WeightFormat::Q4_0:
-      return cols / 32 * sizeof(BlockQ4_0);
-    case WeightFormat::Q4_1:
-      return cols / 32 * sizeof(BlockQ4_1);
-    case WeightFormat::Q5_0:
-      return cols / 32 * sizeof(BlockQ5_0);
-    case WeightFormat::Q8_0:
-      return cols / 32 * sizeof(BlockQ8_0);
-    case WeightFormat::Q4_K:
-      return cols / 256 * sizeof(BlockQ4_K);
-    case WeightFormat::Q6_K:
-      return cols / 256 * sizeof(BlockQ6_K);
-  }
-  return 0;
-}
-
-}  // namespace
 
 Status WeightStore::add_matrix(WeightFormat format, int32_t rows, int32_t cols, std::span<const std::byte> source,
                                ThreadPool& pool, int32_t* id) {

@@ -11,7 +11,7 @@ constexpr KernelTable kTables[] = {
 #endif
 #if defined(OCTAVO_HAS_AVX512)
     {"avx512", kAvx2 | kFma | kF16c | kAvx512F | kAvx512Bw | kAvx512Vl | kAvx512Dq, &avx512::linear_kernels,
-     &avx512::step_kernels},
+     &avx512::step_kernels, &avx512::peak_kernels},
 #endif
 #if defined(OCTAVO_HAS_AVX2)
     {"avx2", kAvx2 | kFma | kF16c, &avx2::linear_kernels, &avx2::step_kernels, &avx2::peak_kernels},

@@ -4,18 +4,23 @@
 // (two 32-blocks; the last record is padded with zeros), scales next to their codes. In a 64-byte group, lane r
 // (4 bytes) belongs to row r of the panel and holds 4 consecutive k ("k-group", 8 per 32-block).
 //
-//   Q4_0        [4 x 64 B blk0][4 x 64 B blk1][16 f16 d0][16 f16 d1]                            576 B
-//   Q4_1, Q4_K  the same + [16 f16 m0][16 f16 m1]                                               640 B
+//   Q2_K        2-bit plane 2 x 128 B + d, m 4 x 32 B each (one of each per 16 k)                512 B
+//   Q3_K        2-bit plane 2 x 128 B + bit plane 2 x 64 B + d 4 x 32 B (one scale per 16 k)     512 B
+//   Q4_0, IQ4   [4 x 64 B blk0][4 x 64 B blk1][16 f16 d0][16 f16 d1]                             576 B
+//   Q4_1, Q4_K  the same + [16 f16 m0][16 f16 m1]                                                640 B
 //   Q5_0        nibbles 512 B + bit plane 2 x 64 B (bit g = k-group g) + d 64 B                  704 B
+//   Q5_1, Q5_K  the same + m 64 B                                                                768 B
 //   Q6_K        nibbles 512 B + 2-bit plane 2 x 128 B + d 4 x 32 B (one scale per 16 k)          896 B
 //   Q8_0        16 x 64 B of code + 128, + d 64 B                                               1088 B
-//   F16, F32    [k][16 rows], no records
+//   floats      [k][16 rows], no records
 //
 // Nibble group j holds k-group j in the low and k-group 4 + j in the high nibble of every byte.
-// Codes are unsigned; the offset (8, 16, 32, 128) is taken off through the integer sum of the activation block.
-// Q4_K is packed as Q4_1: d*sc and -dmin*m are rounded once to f16, as is Q6_K's d*sc. A half is a multiple of 2^-24
-// and sc and m are integers, so a product in the subnormal range is exact and any other has a relative error of at most
-// 2^-11; products past the range of f16 saturate. All other formats pack losslessly.
+// Codes are unsigned; the offset (4, 8, 16, 32, 128) is taken off through the integer sum of the activation block.
+// Those of IQ4_NL and IQ4_XS (IQ4 above) stand for 16 int8 levels, which a kernel looks up.
+// Formats of 256-blocks have integer scales and minima under a d and dmin: d*sc and -dmin*m are rounded once to f16, so
+// Q4_K is packed as Q4_1, Q5_K as Q5_1, IQ4_XS as IQ4_NL. A half is a multiple of 2^-24 and sc and m are integers, so a
+// product in the subnormal range is exact and any other has a relative error of at most 2^-11; products past the range
+// of f16 saturate. All other formats pack losslessly.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +29,28 @@
 namespace octavo {
 
 // ggml's type numbers.
-enum class WeightFormat : int32_t { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q8_0 = 8, Q4_K = 12, Q6_K = 14 };
+enum class WeightFormat : int32_t {
+  F32 = 0,
+  F16 = 1,
+  Q4_0 = 2,
+  Q4_1 = 3,
+  Q5_0 = 6,
+  Q5_1 = 7,
+  Q8_0 = 8,
+  Q2_K = 10,
+  Q3_K = 11,
+  Q4_K = 12,
+  Q5_K = 13,
+  Q6_K = 14,
+  IQ4_NL = 20,
+  IQ4_XS = 23,
+  BF16 = 30,
+};
+
+// Whether the format multiplies float activations; all others multiply quantised ones.
+constexpr bool is_float_format(WeightFormat format) {
+  return format == WeightFormat::F32 || format == WeightFormat::F16 || format == WeightFormat::BF16;
+}
 
 inline constexpr int32_t kPanelRows = 16;
 inline constexpr int32_t kRecordCols = 64;
@@ -37,6 +63,9 @@ struct PackedMatrix {
   size_t panel_bytes;     // multiple of 64
   const std::byte* data;  // 64-byte aligned, num_panels * panel_bytes
 };
+
+// Bytes of one row in GGUF order; `cols` fills whole blocks. 0 for an unknown format.
+size_t source_row_bytes(WeightFormat format, int32_t cols);
 
 // Bytes of one panel; 0 if the format or the number of columns cannot be packed (a row must be whole source blocks).
 size_t packed_panel_bytes(WeightFormat format, int32_t cols);

@@ -1,6 +1,6 @@
 // Matrix kernels of one ISA. Included by ISA translation units: <cstddef>, <cstdint> and our own headers only.
 //
-// Row invariance: an output element is accumulated by one accumulator (F16 and F32: one for even and one for odd k),
+// Row invariance: an output element is accumulated by one accumulator (float formats: one for even and one for odd k),
 // blocks in k order, whatever the number of tokens, the tile a token falls into, the panel range or the thread. Two
 // calls that share (weights, token values) give the same bits.
 //
@@ -41,11 +41,11 @@ static_assert(kResidualBlocks >= 0 && kResidualBlocks <= 4);
 struct ActBlock {
   int8_t q[kTileTokens][32];
   float d[kTileTokens];
-  float d_sum[kTileTokens];         // d * sum(q), of both terms: goes with a row's minimum (Q4_1, Q4_K)
+  float d_sum[kTileTokens];         // d * sum(q), of both terms: goes with a row's minimum (Q4_1, Q4_K, Q5_1, Q5_K)
   int32_t start8[kTileTokens];      // -8 * sum(q): Q4_0
   int32_t start16[kTileTokens];     // -16 * sum(q): Q5_0
-  int32_t start128[kTileTokens];    // -128 * sum(q): Q8_0
-  int32_t start32[2][kTileTokens];  // -32 * sum over q[0..15] and over q[16..31]: Q6_K
+  int32_t start128[kTileTokens];    // -128 * sum(q): Q8_0, IQ4_NL, IQ4_XS
+  int32_t start32[2][kTileTokens];  // -32 * sum over q[0..15] and over q[16..31]: Q6_K, shifted Q3_K, the sums of Q2_K
 };
 static_assert(sizeof(ActBlock) == 480);
 
@@ -87,7 +87,7 @@ struct LinearKernels {
 
   // out[t, r] = sum_k w[r, k] * act[t, k] for rows of panels [panel_begin, panel_end) and all tokens: all blocks in
   // k order, then the residuals in k order. With kInt8x2: the sum over the first terms plus the sum over the second.
-  // Quantised formats read `acts`, made with this precision; F16 and F32 read `x` [tokens, cols] with stride x_stride.
+  // Quantised formats read `acts`, made with this precision; float formats read `x` [tokens, cols], stride x_stride.
   // out: [tokens, rows] float with row stride out_stride; rows past `weights.rows` are not written.
   // scratch: at least scratch_bytes(cols), private to the calling thread, 64-byte aligned. fetch: may be null.
   void (*multiply)(const PackedMatrix& weights, const std::byte* acts, Precision precision, const float* x,

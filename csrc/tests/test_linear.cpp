@@ -77,7 +77,9 @@ std::vector<double> seen_activations(const LinearKernels& kernels, WeightFormat 
 void check_exactness(const LinearKernels& kernels, const TestMatrix& matrix, const std::vector<double>& seen,
                      int32_t tokens, const std::vector<float>& out, size_t stride) {
   const int32_t cols = matrix.packed.cols;
-  const double steps = is_float(matrix.packed.format) ? cols + 2.0 : (num_blocks(cols) + kResidualBlocks) * 2.0 + 6.0;
+  // A block of Q2_K adds two scales and two minima, one of another format at most two addends.
+  const double adds = matrix.packed.format == WeightFormat::Q2_K ? 4.0 : 2.0;
+  const double steps = is_float(matrix.packed.format) ? cols + 2.0 : (num_blocks(cols) + kResidualBlocks) * adds + 6.0;
   std::vector<float> row(cols);
   for (int32_t r = 0; r < matrix.packed.rows; ++r) {
     kernels.unpack_row(matrix.packed, r, 1.0f, row.data());
@@ -142,12 +144,12 @@ void check_product(const LinearKernels& kernels, WeightFormat format, int32_t ro
 void test_products_against_float64(const LinearKernels& kernels) {
   for (const WeightFormat format : kFormats) {
     for (const int32_t cols : {32, 64, 96, 256, 576, 768, 2048}) {
-      if (cols % block_shape(format).cols != 0) continue;
+      if (cols % facts_of(format).cols != 0) continue;
       for (const int32_t rows : {1, 15, 16, 17, 33}) check_product(kernels, format, rows, cols, Precision::kInt8);
       check_product(kernels, format, 17, cols, Precision::kInt8x2);
     }
   }
-  for (const WeightFormat format : {WeightFormat::F32, WeightFormat::F16}) {
+  for (const WeightFormat format : kFloatFormats) {
     for (const int32_t cols : {1, 2, 5, 63}) check_product(kernels, format, 19, cols, Precision::kInt8);
   }
 }
@@ -229,20 +231,20 @@ void test_an_outlier_channel_costs_little_accuracy(const LinearKernels& kernels)
 
 // Codes of one sign, activations of one sign: the largest integer sums there are, for each format's offset.
 void test_integer_sums_do_not_overflow_or_saturate(const LinearKernels& kernels) {
-  for (const WeightFormat format : {WeightFormat::Q4_0, WeightFormat::Q5_0, WeightFormat::Q8_0, WeightFormat::Q4_1}) {
+  for (const WeightFormat format : kFormats) {
+    if (is_float(format)) continue;
+    const FormatFacts& facts = facts_of(format);
     for (const uint8_t code : {0x00, 0xff, 0x80, 0x7f}) {
-      std::vector<std::byte> source = make_source(format, 16, 64, Fill::kRandom, 1);
-      const int32_t block_bytes = block_shape(format).bytes;
-      const int32_t head = format == WeightFormat::Q4_1 ? 4 : 2;
-      for (size_t i = 0; i < source.size(); i += block_bytes) {
-        std::memset(&source[i] + head, code, block_bytes - head);
+      std::vector<std::byte> source = make_source(format, 16, 256, Fill::kRandom, 1);
+      for (size_t i = 0; i < source.size(); i += facts.bytes) {
+        std::memset(&source[i] + facts.codes, code, facts.codes_bytes);
       }
-      const TestMatrix matrix = pack_source(format, 16, 64, source);
+      const TestMatrix matrix = pack_source(format, 16, 256, source);
       const Product product(kernels, matrix.packed);
       for (const float value : {1.0f, -1.0f}) {
-        const std::vector<float> x(64, value);
-        const std::vector<float> out = product.run(x.data(), 64, 1);
-        check_exactness(kernels, matrix, seen_activations(kernels, format, x, 1, 64), 1, out, product.stride());
+        const std::vector<float> x(256, value);
+        const std::vector<float> out = product.run(x.data(), 256, 1);
+        check_exactness(kernels, matrix, seen_activations(kernels, format, x, 1, 256), 1, out, product.stride());
       }
     }
   }
@@ -284,7 +286,7 @@ void test_a_token_gives_the_same_bits_in_any_company(const LinearKernels& kernel
   for (const WeightFormat format : kFormats) {
     check_row_invariance(kernels, format, 256, Activations::kGaussian, 257);
     check_row_invariance(kernels, format, 256, Activations::kOutlierChannels, 257);
-    if (block_shape(format).cols <= 32) check_row_invariance(kernels, format, 96, Activations::kGaussian, 257);
+    if (facts_of(format).cols <= 32) check_row_invariance(kernels, format, 96, Activations::kGaussian, 257);
     if (is_float(format)) continue;
     check_row_invariance(kernels, format, 256, Activations::kOutlierChannels, 130, Precision::kInt8x2);
     // Panels larger than the L1 cache.

@@ -100,15 +100,24 @@ void test_panel_sizes() {
   CHECK(packed_panel_bytes(WeightFormat::Q8_0, 32) == 1088);
   CHECK(packed_panel_bytes(WeightFormat::Q4_K, 256) == 4 * 640);
   CHECK(packed_panel_bytes(WeightFormat::Q6_K, 2048) == 32 * 896);
+  CHECK(packed_panel_bytes(WeightFormat::Q5_1, 96) == 2 * 768);
+  CHECK(packed_panel_bytes(WeightFormat::Q5_K, 256) == 4 * 768);
+  CHECK(packed_panel_bytes(WeightFormat::Q2_K, 512) == 8 * 512);
+  CHECK(packed_panel_bytes(WeightFormat::Q3_K, 256) == 4 * 512);
+  CHECK(packed_panel_bytes(WeightFormat::IQ4_NL, 32) == 576);
+  CHECK(packed_panel_bytes(WeightFormat::IQ4_XS, 256) == 4 * 576);
   CHECK(packed_panel_bytes(WeightFormat::F32, 5) == 5 * 64);
   CHECK(packed_panel_bytes(WeightFormat::F16, 5) == 192);
+  CHECK(packed_panel_bytes(WeightFormat::BF16, 5) == 192);
   for (const WeightFormat format : kFormats) {
     CHECK(packed_panel_bytes(format, 0) == 0);
     CHECK(packed_panel_bytes(format, -32) == 0);
     CHECK(packed_panel_bytes(format, 256) % 64 == 0);
     if (!is_float(format)) CHECK(packed_panel_bytes(format, 48) == 0);
+    if (facts_of(format).cols == 256) CHECK(packed_panel_bytes(format, 96) == 0);
+    const int32_t row_bytes = 512 / facts_of(format).cols * facts_of(format).bytes;
+    CHECK(octavo::source_row_bytes(format, 512) == static_cast<size_t>(row_bytes));
   }
-  CHECK(packed_panel_bytes(WeightFormat::Q4_K, 96) == 0);
   CHECK(packed_panel_bytes(static_cast<WeightFormat>(99), 64) == 0);
 }
 
@@ -134,7 +143,7 @@ void test_source_may_start_at_any_byte() {
   }
 }
 
-bool is_lossless(WeightFormat format) { return format != WeightFormat::Q4_K && format != WeightFormat::Q6_K; }
+bool is_lossless(WeightFormat format) { return facts_of(format).cols < 256; }
 
 // Rows read back are the dequantised ones: bit for bit, or within the rounding of one scale product to f16.
 void check_rows(const octavo::LinearKernels& kernels, const TestMatrix& matrix, float scale) {
@@ -158,7 +167,7 @@ void test_rows_read_back_as_dequantised() {
     for (const WeightFormat format : kFormats) {
       for (const Fill fill : {Fill::kRandom, Fill::kExtremes}) {
         for (const int32_t cols : {32, 64, 96, 256, 768}) {
-          if (cols % block_shape(format).cols != 0) continue;
+          if (cols % facts_of(format).cols != 0) continue;
           const TestMatrix matrix = make_matrix(format, 35, cols, fill, 3);
           check_rows(*table.kernels, matrix, 1.0f);
           check_rows(*table.kernels, matrix, 25.298221f);
@@ -170,16 +179,18 @@ void test_rows_read_back_as_dequantised() {
 
 // Scale products that are half subnormals: exact, since every half is a multiple of 2^-24 and sub-scales are integers.
 void test_k_quant_scales_are_within_2_to_minus_11_down_to_subnormals() {
-  for (const WeightFormat format : {WeightFormat::Q4_K, WeightFormat::Q6_K}) {
+  for (const WeightFormat format : kFormats) {
+    if (is_lossless(format)) continue;
+    const FormatFacts& facts = facts_of(format);
     for (const uint16_t d : {0x0001, 0x0003, 0x000f, 0x0155, 0x03ff, 0x0400, 0x0555, 0x1234, 0x3c00}) {
-      std::vector<std::byte> source = make_source(format, 3, 512, Fill::kRandom, d);
-      const int32_t block_bytes = block_shape(format).bytes;
-      for (size_t i = 0; i < source.size(); i += block_bytes) {
-        std::memcpy(&source[i + (format == WeightFormat::Q4_K ? 0 : 208)], &d, 2);
-        if (format == WeightFormat::Q4_K) std::memcpy(&source[i + 2], &d, 2);
+      for (const Fill fill : {Fill::kRandom, Fill::kExtremes}) {
+        std::vector<std::byte> source = make_source(format, 3, 512, fill, d);
+        for (size_t i = 0; i < source.size(); i += facts.bytes) {
+          std::memcpy(&source[i + facts.d], &d, 2);
+          if (facts.m >= 0) std::memcpy(&source[i + facts.m], &d, 2);
+        }
+        check_rows(octavo::scalar::linear_kernels, pack_source(format, 3, 512, source), 1.0f);
       }
-      const TestMatrix matrix = pack_source(format, 3, 512, source);
-      check_rows(octavo::scalar::linear_kernels, matrix, 1.0f);
     }
   }
 }

@@ -1,6 +1,7 @@
-// F32 and F16 panels times float activations, with one accumulator for even and one for odd k.
+// F32, F16 and BF16 panels times float activations, with one accumulator for even and one for odd k.
 #pragma once
 
+#include "formats/bf16.h"
 #include "kernels/avx2/linear_tile.h"
 
 namespace octavo::avx2 {
@@ -11,6 +12,10 @@ OCTAVO_INLINE __m256 load_row_of_k(const float* panel, int32_t k) {
 }
 OCTAVO_INLINE __m256 load_row_of_k(const uint16_t* panel, int32_t k) {
   return load_f16(panel + static_cast<size_t>(k) * kPanelRows);
+}
+OCTAVO_INLINE __m256 load_row_of_k(const Bf16* panel, int32_t k) {
+  const auto* halves = reinterpret_cast<const __m128i*>(panel + static_cast<size_t>(k) * kPanelRows);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_load_si128(halves)), 16));
 }
 
 template <int... T>

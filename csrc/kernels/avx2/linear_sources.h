@@ -1,7 +1,7 @@
 // Codes and scales of 8 rows out of a packed record. A panel's 64-byte group is two registers: rows 0 to 7 and 8 to 15.
 //
 // A source gives, for block 0 or 1 of a record and rows Row .. Row + 7 (Row is 0 or 8): code<Group, Row>() as bytes
-// (4 consecutive k of each row), unsigned unless kIsSigned; d<Half, Row>() and m<Row>() as floats.
+// (4 consecutive k of each row), unsigned unless kIsSigned; d<Half, Row>() and m<Half, Row>() as floats.
 #pragma once
 
 #include <immintrin.h>
@@ -42,6 +42,17 @@ OCTAVO_INLINE __m256i merge(__m256i low, __m256i plane, int8_t mask) {
   return _mm256_or_si256(_mm256_and_si256(plane, _mm256_set1_epi8(mask)), low);
 }
 
+template <int Group, int Row>
+OCTAVO_INLINE __m256i five_bits(const uint8_t (&groups)[4][64], const uint8_t (&fifth)[64]) {
+  return merge(nibbles<Group, Row>(groups), shift<4 - Group>(load_group<Row>(fifth)), 0x10);
+}
+
+template <int Group, int Row>
+OCTAVO_INLINE __m256i two_bits(const uint8_t (&planes)[2][64]) {
+  const __m256i four = shift<-2 * (Group % 4)>(load_group<Row>(planes[Group / 4]));
+  return _mm256_and_si256(four, _mm256_set1_epi8(0x03));
+}
+
 // kGroupsPerSum: how many products of two codes and two activations add up without leaving int16. 8 for 4 bits: 8 * 2 *
 // 15 * 127 = 30,480.
 template <class CodesOfFormat, int GroupsPerSum>
@@ -55,9 +66,24 @@ struct PackedSource {
   OCTAVO_INLINE static __m256 d(const Record& record, int32_t block) {
     return load_f16(Codes::d(record, block, Half) + Row);
   }
-  template <int Row>
+  template <int Half, int Row>
   OCTAVO_INLINE static __m256 m(const Record& record, int32_t block) {
-    return load_f16(Codes::m(record, block) + Row);
+    return load_f16(Codes::m(record, block, Half) + Row);
+  }
+};
+
+struct SourceQ2_K : PackedSource<CodesQ2_K, 4> {
+  template <int Group, int Row>
+  OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
+    return two_bits<Group, Row>(record.codes[block]);
+  }
+};
+
+struct SourceQ3_K : PackedSource<CodesQ3_K, 4> {
+  template <int Group, int Row>
+  OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
+    const __m256i plane = shift<2 - Group>(load_group<Row>(record.third[block]));
+    return merge(two_bits<Group, Row>(record.low[block]), plane, 0x04);
   }
 };
 
@@ -79,8 +105,14 @@ struct SourceQ4_1 : PackedSource<CodesQ4_1, 8> {
 struct SourceQ5_0 : PackedSource<CodesQ5_0, 4> {
   template <int Group, int Row>
   OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
-    const __m256i plane = shift<4 - Group>(load_group<Row>(record.fifth[block]));
-    return merge(nibbles<Group, Row>(record.nibbles[block]), plane, 0x10);
+    return five_bits<Group, Row>(record.nibbles[block], record.fifth[block]);
+  }
+};
+
+struct SourceQ5_1 : PackedSource<CodesQ5_1, 4> {
+  template <int Group, int Row>
+  OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
+    return five_bits<Group, Row>(record.nibbles[block], record.fifth[block]);
   }
 };
 
@@ -100,6 +132,17 @@ struct SourceQ8_0 : PackedSource<CodesQ8_0, 1> {
   template <int Group, int Row>
   OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
     return _mm256_xor_si256(load_group<Row>(record.codes[block][Group]), _mm256_set1_epi8(-128));
+  }
+};
+
+// Levels are 8-bit codes too.
+struct SourceIQ4 : PackedSource<CodesIQ4, 1> {
+  static constexpr bool kIsSigned = true;
+
+  template <int Group, int Row>
+  OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
+    const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIQ4Levels));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), nibbles<Group, Row>(record.codes[block]));
   }
 };
 

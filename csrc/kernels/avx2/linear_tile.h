@@ -20,6 +20,8 @@ template <class Source, int Half>
 constexpr auto run_chunks() {
   if constexpr (Source::kGroupsPerSum == 8) {
     return Chunks<Ints<0, 4, 1, 5, 2, 6, 3, 7>>{};
+  } else if constexpr (Source::kGroupsPerSum == 4 && Source::Codes::kHalves == 2) {
+    return Chunks<Ints<4 * Half, 4 * Half + 1, 4 * Half + 2, 4 * Half + 3>>{};
   } else if constexpr (Source::kGroupsPerSum == 4) {
     return Chunks<Ints<0, 4, 1, 5>, Ints<2, 6, 3, 7>>{};
   } else if constexpr (Source::kGroupsPerSum == 2) {
@@ -34,7 +36,8 @@ template <class Source, int Half>
 OCTAVO_INLINE __m256i start_sum(const ActBlock& act, int32_t t) {
   using Codes = typename Source::Codes;
   if constexpr (Source::kIsSigned) return _mm256_setzero_si256();
-  if constexpr (Codes::kHalves == 2) return _mm256_set1_epi32(act.start32[Half][t]);
+  if constexpr (Codes::kOffset == 4) return _mm256_srai_epi32(_mm256_set1_epi32(act.start32[Half][t]), 3);
+  if constexpr (Codes::kOffset == 32) return _mm256_set1_epi32(act.start32[Half][t]);
   if constexpr (Codes::kOffset == 8) return _mm256_set1_epi32(act.start8[t]);
   if constexpr (Codes::kOffset == 16) return _mm256_set1_epi32(act.start16[t]);
   return _mm256_setzero_si256();
@@ -80,6 +83,16 @@ OCTAVO_INLINE void add_chunks(Chunks<Groups...>, Ints<T...> tokens, const typena
   (add_chunk<Source, Row>(Groups{}, tokens, record, block, act, lane, sums), ...);
 }
 
+// Adds the minima of a half block: with the sum of its activations, which start32 holds times -32.
+template <class Source, int Half, int Row, int... T>
+OCTAVO_INLINE void add_half_min(Ints<T...>, const typename Source::Record& record, int32_t block, const ActBlock& act,
+                                int32_t lane, __m256 (&acc)[sizeof...(T)]) {
+  const __m256 m = _mm256_mul_ps(Source::template m<Half, Row>(record, block), _mm256_set1_ps(-0x1p-5f));
+  ((acc[T] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_set1_epi32(act.start32[Half][lane + T])),
+                             _mm256_mul_ps(m, _mm256_set1_ps(act.d[lane + T])), acc[T])),
+   ...);
+}
+
 template <class Source, int Half, int Row, int... T>
 OCTAVO_INLINE void add_run(Ints<T...> tokens, const typename Source::Record& record, int32_t block,
                            const ActBlock& act, int32_t lane, __m256 (&acc)[sizeof...(T)]) {
@@ -88,6 +101,9 @@ OCTAVO_INLINE void add_run(Ints<T...> tokens, const typename Source::Record& rec
   const __m256 d = Source::template d<Half, Row>(record, block);
   ((acc[T] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[T]), _mm256_mul_ps(d, _mm256_set1_ps(act.d[lane + T])), acc[T])),
    ...);
+  if constexpr (Source::Codes::kHasMin && Source::Codes::kHalves == 2) {
+    add_half_min<Source, Half, Row>(tokens, record, block, act, lane, acc);
+  }
 }
 
 template <class Source, int Row, int... T>
@@ -101,8 +117,8 @@ template <class Source, int Row, int... T>
 OCTAVO_INLINE void add_block(Ints<T...> tokens, const typename Source::Record& record, int32_t block,
                              const ActBlock& act, int32_t lane, __m256 (&acc)[sizeof...(T)]) {
   add_codes<Source, Row>(tokens, record, block, act, lane, acc);
-  if constexpr (Source::Codes::kHasMin) {
-    const __m256 m = Source::template m<Row>(record, block);
+  if constexpr (Source::Codes::kHasMin && Source::Codes::kHalves == 1) {
+    const __m256 m = Source::template m<0, Row>(record, block);
     ((acc[T] = _mm256_fmadd_ps(m, _mm256_set1_ps(act.d_sum[lane + T]), acc[T])), ...);
   }
 }

@@ -119,12 +119,19 @@ MultiplyPanel panel_kernel(WeightFormat format, int32_t places) {
   switch (format) {
     case WeightFormat::F32: return multiply_float_panel<float>;
     case WeightFormat::F16: return multiply_float_panel<uint16_t>;
+    case WeightFormat::BF16: return multiply_float_panel<Bf16>;
+    case WeightFormat::Q2_K: return quantised_kernel<SourceQ2_K>(places);
+    case WeightFormat::Q3_K: return quantised_kernel<SourceQ3_K>(places);
     case WeightFormat::Q4_0: return quantised_kernel<SourceQ4_0>(places);
     case WeightFormat::Q4_1:
     case WeightFormat::Q4_K: return quantised_kernel<SourceQ4_1>(places);
     case WeightFormat::Q5_0: return quantised_kernel<SourceQ5_0>(places);
+    case WeightFormat::Q5_1:
+    case WeightFormat::Q5_K: return quantised_kernel<SourceQ5_1>(places);
     case WeightFormat::Q6_K: return quantised_kernel<SourceQ6_K>(places);
     case WeightFormat::Q8_0: return quantised_kernel<SourceQ8_0>(places);
+    case WeightFormat::IQ4_NL:
+    case WeightFormat::IQ4_XS: return quantised_kernel<SourceIQ4>(places);
   }
   return nullptr;
 }

@@ -1,12 +1,16 @@
 // Included inside `namespace octavo::<isa> { namespace {`: no include, no namespace here.
-// F32 and F16 panels times float activations. One accumulator for even and one for odd k keep two fma chains a token
-// in flight, whatever the tile width.
+// F32, F16 and BF16 panels times float activations. One accumulator for even and one for odd k keep two fma chains a
+// token in flight, whatever the tile width.
 
 OCTAVO_INLINE __m512 load_row_of_k(const float* panel, int32_t k) {
   return _mm512_load_ps(panel + static_cast<size_t>(k) * kPanelRows);
 }
 OCTAVO_INLINE __m512 load_row_of_k(const uint16_t* panel, int32_t k) {
   return load_f16(panel + static_cast<size_t>(k) * kPanelRows);
+}
+OCTAVO_INLINE __m512 load_row_of_k(const Bf16* panel, int32_t k) {
+  const auto* halves = reinterpret_cast<const __m256i*>(panel + static_cast<size_t>(k) * kPanelRows);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256(halves)), 16));
 }
 
 template <int... T>

@@ -2,7 +2,7 @@
 // Where a tile kernel takes its codes and scales from: a packed record, or one unpacked to bytes and floats beforehand.
 //
 // A source gives, for block 0 or 1 of a record: code<Group>() as unsigned bytes (lane r: 4 consecutive k of row r),
-// d<Half>() and m() as floats of the 16 rows. kPrefetchTokens: from this many tokens on its records are
+// d<Half>() and m<Half>() as floats of the 16 rows. kPrefetchTokens: from this many tokens on its records are
 // prefetched.
 
 using Rows = __mmask16;
@@ -33,6 +33,17 @@ OCTAVO_INLINE __m512i shift(__m512i lanes) {
   return lanes;
 }
 
+template <int Group>
+OCTAVO_INLINE __m512i five_bits(const uint8_t (&groups)[4][64], const uint8_t (&fifth)[64]) {
+  return merge(nibbles<Group>(groups), shift<4 - Group>(load_group(fifth)), 0x10);
+}
+
+template <int Group>
+OCTAVO_INLINE __m512i two_bits(const uint8_t (&planes)[2][64]) {
+  const __m512i four = shift<-2 * (Group % 4)>(load_group(planes[Group / 4]));
+  return _mm512_and_si512(four, _mm512_set1_epi8(0x03));
+}
+
 template <class CodesOfFormat>
 struct SourceUnpacked;
 
@@ -50,8 +61,24 @@ struct PackedScales {
   OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
     return load_f16(Codes::d(record, block, Half));
   }
+  template <int Half>
   OCTAVO_INLINE static __m512 m(const Record& record, int32_t block) {
-    return load_f16(Codes::m(record, block));
+    return load_f16(Codes::m(record, block, Half));
+  }
+};
+
+struct SourceQ2_K : PackedScales<CodesQ2_K> {
+  template <int Group>
+  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
+    return two_bits<Group>(record.codes[block]);
+  }
+};
+
+struct SourceQ3_K : PackedScales<CodesQ3_K> {
+  template <int Group>
+  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
+    const __m512i plane = shift<2 - Group>(load_group(record.third[block]));
+    return merge(two_bits<Group>(record.low[block]), plane, 0x04);
   }
 };
 
@@ -69,11 +96,26 @@ struct SourceQ4_1 : PackedScales<CodesQ4_1> {
   }
 };
 
+struct SourceIQ4 : PackedScales<CodesIQ4> {
+  template <int Group>
+  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
+    const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kIQ4Levels));
+    const __m512i plus_128 = _mm512_broadcast_i32x4(_mm_xor_si128(levels, _mm_set1_epi8(-128)));
+    return _mm512_shuffle_epi8(plus_128, nibbles<Group>(record.codes[block]));
+  }
+};
+
 struct SourceQ5_0 : PackedScales<CodesQ5_0> {
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
-    const __m512i plane = shift<4 - Group>(load_group(record.fifth[block]));
-    return merge(nibbles<Group>(record.nibbles[block]), plane, 0x10);
+    return five_bits<Group>(record.nibbles[block], record.fifth[block]);
+  }
+};
+
+struct SourceQ5_1 : PackedScales<CodesQ5_1> {
+  template <int Group>
+  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
+    return five_bits<Group>(record.nibbles[block], record.fifth[block]);
   }
 };
 
@@ -95,27 +137,36 @@ struct SourceQ8_0 : PackedScales<CodesQ8_0> {
   }
 };
 
-// A record unpacked once for many tokens. For a format with one scale per block, d[block][1] holds the minima.
+// A record unpacked once for many tokens: of each block its codes, then its scales and after them its minima.
+template <class Codes>
 struct UnpackedRecord {
+  static constexpr int32_t kNumScales = Codes::kHalves * (Codes::kHasMin ? 2 : 1);
   uint8_t codes[2][8][64];
-  float d[2][2][16];
+  float scales[2][kNumScales][16];
 };
-static_assert(sizeof(UnpackedRecord) == 1280);
+using LargestUnpackedRecord = UnpackedRecord<CodesQ2_K>;
+static_assert(sizeof(LargestUnpackedRecord) == 1536);
+
+template <class Source, int Half>
+OCTAVO_INLINE void unpack_scales(const typename Source::Record& record, int32_t block, float (*scales)[16]) {
+  _mm512_store_ps(scales[Half], Source::template d<Half>(record, block));
+  if constexpr (Source::Codes::kHasMin) {
+    _mm512_store_ps(scales[Source::Codes::kHalves + Half], Source::template m<Half>(record, block));
+  }
+}
 
 template <class Source, int... G>
-OCTAVO_INLINE void unpack_block(Ints<G...>, const typename Source::Record& record, int32_t block, UnpackedRecord& out) {
+OCTAVO_INLINE void unpack_block(Ints<G...>, const typename Source::Record& record, int32_t block,
+                                UnpackedRecord<typename Source::Codes>& out) {
   (_mm512_store_si512(out.codes[block][G], Source::template code<G>(record, block)), ...);
-  _mm512_store_ps(out.d[block][0], Source::template d<0>(record, block));
-  if constexpr (Source::Codes::kHalves == 2) {
-    _mm512_store_ps(out.d[block][1], Source::template d<1>(record, block));
-  }
-  if constexpr (Source::Codes::kHasMin) _mm512_store_ps(out.d[block][1], Source::m(record, block));
+  unpack_scales<Source, 0>(record, block, out.scales[block]);
+  if constexpr (Source::Codes::kHalves == 2) unpack_scales<Source, 1>(record, block, out.scales[block]);
 }
 
 template <class CodesOfFormat>
 struct SourceUnpacked {
   using Codes = CodesOfFormat;
-  using Record = UnpackedRecord;
+  using Record = UnpackedRecord<Codes>;
   static constexpr size_t kPrefetchTokens = 9;  // never: they come from the cache
 
   template <int Group>
@@ -124,10 +175,11 @@ struct SourceUnpacked {
   }
   template <int Half>
   OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
-    return _mm512_load_ps(record.d[block][Half]);
+    return _mm512_load_ps(record.scales[block][Half]);
   }
+  template <int Half>
   OCTAVO_INLINE static __m512 m(const Record& record, int32_t block) {
-    return _mm512_load_ps(record.d[block][1]);
+    return _mm512_load_ps(record.scales[block][Codes::kHalves + Half]);
   }
 
   template <class Source>

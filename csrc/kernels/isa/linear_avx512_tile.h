@@ -16,11 +16,28 @@
 template <class Codes, int Half>
 OCTAVO_INLINE __m512i start_sum(const ActBlock& act, int32_t t) {
   if constexpr (kIsSigned<Codes>) return _mm512_setzero_si512();
-  if constexpr (Codes::kHalves == 2) return _mm512_set1_epi32(act.start32[Half][t]);
+  if constexpr (Codes::kOffset == 4) return _mm512_srai_epi32(_mm512_set1_epi32(act.start32[Half][t]), 3);
+  if constexpr (Codes::kOffset == 32) return _mm512_set1_epi32(act.start32[Half][t]);
   if constexpr (Codes::kOffset == 8) return _mm512_set1_epi32(act.start8[t]);
   if constexpr (Codes::kOffset == 16) return _mm512_set1_epi32(act.start16[t]);
   if constexpr (Codes::kOffset == 128) return _mm512_set1_epi32(act.start128[t]);
   return _mm512_setzero_si512();
+}
+
+// Minima per half block go with the sum of its activations: their own run, with m as scale.
+template <class Codes>
+constexpr bool kHasHalfMin = Codes::kHasMin && Codes::kHalves == 2;
+
+// sum(q) of a half block, times -32.
+template <int Half>
+OCTAVO_INLINE __m512 half_sum(const ActBlock& act, int32_t t) {
+  return _mm512_cvtepi32_ps(_mm512_set1_epi32(act.start32[Half][t]));
+}
+
+// What half_sum is multiplied by.
+template <class Source, int Half>
+OCTAVO_INLINE __m512 half_min(const typename Source::Record& record, int32_t block) {
+  return _mm512_mul_ps(Source::template m<Half>(record, block), _mm512_set1_ps(-0x1p-5f));
 }
 
 // The block's k-groups `G`, which share one scale.
@@ -33,6 +50,11 @@ OCTAVO_INLINE void add_run(Ints<G...>, Ints<T...> tokens, const typename Source:
   ((acc[T] = settle(
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[T]), _mm512_mul_ps(d, _mm512_set1_ps(act.d[T])), acc[T]))),
    ...);
+  if constexpr (kHasHalfMin<typename Source::Codes>) {
+    const __m512 m = half_min<Source, Half>(record, block);
+    ((acc[T] = settle(_mm512_fmadd_ps(half_sum<Half>(act, T), _mm512_mul_ps(m, _mm512_set1_ps(act.d[T])), acc[T]))),
+     ...);
+  }
 }
 
 template <class Source, int... T>
@@ -45,26 +67,34 @@ OCTAVO_INLINE void add_block(Ints<T...> tokens, const typename Source::Record& r
     // Groups j and 4 + j share their nibble bytes.
     add_run<Source, 0>(Ints<0, 4, 1, 5, 2, 6, 3, 7>{}, tokens, record, block, act, acc);
   }
-  if constexpr (Source::Codes::kHasMin) {
-    const __m512 m = Source::m(record, block);
+  if constexpr (Source::Codes::kHasMin && Source::Codes::kHalves == 1) {
+    const __m512 m = Source::template m<0>(record, block);
     ((acc[T] = _mm512_fmadd_ps(m, _mm512_set1_ps(act.d_sum[T]), acc[T])), ...);
   }
 }
 
-// What a residual adds to its token's accumulator, one addend per scale of the block: sum * scale, by fma.
+// What a residual adds to its token's accumulator, one addend per scale of the block and per minimum of a half: sum *
+// scale, by fma.
 template <class Source>
 struct ResidualTerm {
-  __m512 sum[Source::Codes::kHalves];
-  __m512 scale[Source::Codes::kHalves];
+  static constexpr int32_t kPerHalf = kHasHalfMin<typename Source::Codes> ? 2 : 1;
+  static constexpr int32_t kAddends = Source::Codes::kHalves * kPerHalf;
+  __m512 sum[kAddends];
+  __m512 scale[kAddends];
 };
 
 template <class Source, int Half, int... G>
 OCTAVO_INLINE void residual_run(Ints<G...>, const typename Source::Record& record, int32_t block, const ActBlock& act,
                                 int32_t t, ResidualTerm<Source>& term) {
+  constexpr int32_t kFirst = Half * ResidualTerm<Source>::kPerHalf;
   const __m512i start = start_sum<typename Source::Codes, Half>(act, t);
   const __m512i sum = add_products_of_one<Source>(Ints<G...>{}, record, block, act.q[t], start);
-  term.sum[Half] = _mm512_cvtepi32_ps(sum);
-  term.scale[Half] = _mm512_mul_ps(Source::template d<Half>(record, block), _mm512_set1_ps(act.d[t]));
+  term.sum[kFirst] = _mm512_cvtepi32_ps(sum);
+  term.scale[kFirst] = _mm512_mul_ps(Source::template d<Half>(record, block), _mm512_set1_ps(act.d[t]));
+  if constexpr (kHasHalfMin<typename Source::Codes>) {
+    term.sum[kFirst + 1] = half_sum<Half>(act, t);
+    term.scale[kFirst + 1] = _mm512_mul_ps(half_min<Source, Half>(record, block), _mm512_set1_ps(act.d[t]));
+  }
 }
 
 // Per token: all tokens of a tile have their residual in the same block too seldom (4 % of the tiles with 576 columns of
@@ -86,8 +116,8 @@ OCTAVO_INLINE ResidualTerm<Source> residual_term(const typename Source::Record* 
 
 template <class Source>
 OCTAVO_INLINE __m512 add_term(__m512 acc, const ResidualTerm<Source>& term) {
-  acc = _mm512_fmadd_ps(term.sum[0], term.scale[0], acc);
-  if constexpr (Source::Codes::kHalves == 2) acc = _mm512_fmadd_ps(term.sum[1], term.scale[1], acc);
+#pragma GCC unroll 4
+  for (int32_t i = 0; i < ResidualTerm<Source>::kAddends; ++i) acc = _mm512_fmadd_ps(term.sum[i], term.scale[i], acc);
   return acc;
 }
 
@@ -182,6 +212,6 @@ template <class Source, int Tokens>
 
 constexpr int kWidestTile = 8;
 constexpr int kNarrowestTile = 1;
-constexpr size_t kScratchPerRecord = sizeof(UnpackedRecord);
+constexpr size_t kScratchPerRecord = sizeof(LargestUnpackedRecord);
 
 OCTAVO_INLINE Rows first_rows(int32_t count) { return static_cast<Rows>((1 << count) - 1); }

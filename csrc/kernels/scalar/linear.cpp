@@ -78,17 +78,21 @@ struct PackedSource {
   using Codes = CodesOfFormat;
   using Record = typename Codes::Record;
 };
+using SourceQ2_K = PackedSource<CodesQ2_K>;
+using SourceQ3_K = PackedSource<CodesQ3_K>;
 using SourceQ4_0 = PackedSource<CodesQ4_0>;
 using SourceQ4_1 = PackedSource<CodesQ4_1>;
 using SourceQ5_0 = PackedSource<CodesQ5_0>;
+using SourceQ5_1 = PackedSource<CodesQ5_1>;
 using SourceQ6_K = PackedSource<CodesQ6_K>;
 using SourceQ8_0 = PackedSource<CodesQ8_0>;
+using SourceIQ4 = PackedSource<CodesIQ4>;
 
 // One 32-block of a panel, widened so that a row's dot product is a run of int16 pairs.
 struct UnpackedBlock {
   int16_t codes[kPanelRows][32];
   float d[2][kPanelRows];
-  float m[kPanelRows];
+  float m[2][kPanelRows];
 };
 
 template <class Codes>
@@ -103,14 +107,15 @@ void unpack_block(const typename Codes::Record& record, int32_t block, UnpackedB
   for (int32_t half = 0; half < Codes::kHalves; ++half) {
     for (int32_t row = 0; row < kPanelRows; ++row) out.d[half][row] = f16_to_f32(Codes::d(record, block, half)[row]);
   }
-  if constexpr (Codes::kHasMin) {
-    for (int32_t row = 0; row < kPanelRows; ++row) out.m[row] = f16_to_f32(Codes::m(record, block)[row]);
+  for (int32_t half = 0; half < (Codes::kHasMin ? Codes::kHalves : 0); ++half) {
+    for (int32_t row = 0; row < kPanelRows; ++row) out.m[half][row] = f16_to_f32(Codes::m(record, block, half)[row]);
   }
 }
 
 template <class Codes>
 int32_t start_sum(const ActBlock& act, int32_t t, int32_t half) {
-  if constexpr (Codes::kHalves == 2) return act.start32[half][t];
+  if constexpr (Codes::kOffset == 4) return act.start32[half][t] >> 3;
+  if constexpr (Codes::kOffset == 32) return act.start32[half][t];
   if constexpr (Codes::kOffset == 8) return act.start8[t];
   if constexpr (Codes::kOffset == 16) return act.start16[t];
   if constexpr (Codes::kOffset == 128) return act.start128[t];
@@ -134,6 +139,10 @@ void accumulate_run(const UnpackedBlock& weights, const ActBlock& act, int32_t t
   for (int32_t row = 0; row < kPanelRows; ++row) {
     acc[row] += static_cast<float>(sums[row]) * (weights.d[Half][row] * act.d[t]);
   }
+  if constexpr (Codes::kHasMin && Codes::kHalves == 2) {
+    const float sum = -0x1p-5f * static_cast<float>(act.start32[Half][t]);
+    for (int32_t row = 0; row < kPanelRows; ++row) acc[row] += sum * (weights.m[Half][row] * act.d[t]);
+  }
 }
 
 template <class Codes>
@@ -147,8 +156,8 @@ void accumulate_codes(const UnpackedBlock& weights, const ActBlock& act, int32_t
 template <class Codes>
 void accumulate_block(const UnpackedBlock& weights, const ActBlock& act, int32_t t, float (&acc)[kPanelRows]) {
   accumulate_codes<Codes>(weights, act, t, acc);
-  if constexpr (Codes::kHasMin) {
-    for (int32_t row = 0; row < kPanelRows; ++row) acc[row] += weights.m[row] * act.d_sum[t];
+  if constexpr (Codes::kHasMin && Codes::kHalves == 1) {
+    for (int32_t row = 0; row < kPanelRows; ++row) acc[row] += weights.m[0][row] * act.d_sum[t];
   }
 }
 
@@ -211,8 +220,9 @@ void accumulate_columns(const float* weights, int32_t count, const float* x, Flo
 }
 
 const float* widen(const float* weights, int32_t count, float* buffer) { return weights; }
-const float* widen(const uint16_t* weights, int32_t count, float* buffer) {
-  for (int32_t i = 0; i < count * kPanelRows; ++i) buffer[i] = f16_to_f32(weights[i]);
+template <class T>
+const float* widen(const T* weights, int32_t count, float* buffer) {
+  for (int32_t i = 0; i < count * kPanelRows; ++i) buffer[i] = to_float(weights[i]);
   return buffer;
 }
 
