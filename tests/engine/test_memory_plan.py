@@ -136,7 +136,7 @@ def test_weights_count_as_packed() -> None:
         TensorInfo("r", (64, 256), QuantFormat.Q2_K, 0, 0),
         TensorInfo("v", (256,), QuantFormat.F32, 0, 0),
     ]
-    assert weights_bytes(tensors, BackendName.NATIVE) == 64 * 256 * (5.0 + 8.5) / 8 + 1024
+    assert weights_bytes(tensors, BackendName.NATIVE) == 64 * 256 * (5.0 + 4.0) / 8 + 1024
     assert weights_bytes(tensors, BackendName.REFERENCE) == 64 * 256 * 8 + 1024
 
 

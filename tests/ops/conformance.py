@@ -55,18 +55,7 @@ LINEAR_FLOAT = 3e-6  # float32 sums of up to 512 products, in any order
 LINEAR_INT8 = (
     0.01  # activations rounded to 8 bits: 0.6 to 0.75 % for Gaussian ones, any weight format
 )
-LINEAR_REPACKED = (
-    0.015  # as above, and weights without kernels of their own are rounded to 8 bits at load
-)
-_FLOAT_FORMATS = (QuantFormat.F32, QuantFormat.F16)
-_INT8_FORMATS = (
-    QuantFormat.Q4_0,
-    QuantFormat.Q4_1,
-    QuantFormat.Q5_0,
-    QuantFormat.Q8_0,
-    QuantFormat.Q4_K,
-    QuantFormat.Q6_K,
-)
+_FLOAT_FORMATS = (QuantFormat.F32, QuantFormat.F16, QuantFormat.BF16)
 
 
 class OneOpModel:
@@ -130,7 +119,7 @@ def check_op(backend: AnyBackend, case: OpCase, arithmetic: Arithmetic) -> None:
 def _linear_tolerance(format_: QuantFormat, arithmetic: Arithmetic) -> float:
     if arithmetic is Arithmetic.FLOAT or format_ in _FLOAT_FORMATS:
         return LINEAR_FLOAT
-    return LINEAR_INT8 if format_ in _INT8_FORMATS else LINEAR_REPACKED
+    return LINEAR_INT8
 
 
 def _steps(case: OpCase) -> tuple[list[Batch], int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,14 +10,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from octavo.config import BackendName
 from octavo.dtypes import HostTensor, KVDType, QuantFormat
+from octavo.engine.memory_plan import weights_bytes
 from octavo.errors import InvalidRequest, UnsupportedArchitecture
 from octavo.kv_layout import KVLayout
 from octavo.models.table import load_model
-from octavo.ops.native import NativeBackend, NativeExecutor, supported_isas
+from octavo.ops.native import NativeBackend, NativeExecutor, _native, supported_isas
 from octavo.ops.protocol import AttentionSpec, Batch, SampleBatch
+from octavo.weights.source import TensorInfo
 from tests.ops.batches import Chunk, generate, make_batch, make_sample
-from tests.ops.native_backends import ISAS, native, to_q8_0
+from tests.ops.native_backends import ISAS, native
 from tests.tiny_models import float_tensor, random_tensor, tiny_source
 
 
@@ -166,34 +168,29 @@ def test_attention_outside_of_the_kv_layout_is_refused():
     backend.compile(_OneAttention(backend.ops, 0), KVLayout(1, 1, 16), 1, 1).close()
 
 
-def test_loading_releases_the_source_and_reports_rewritten_formats(
-    caplog: pytest.LogCaptureFixture,
-):
+def test_loading_releases_the_source():
     released: list[str] = []
-
-    def tensor(name: str, format_: QuantFormat) -> HostTensor:
-        made = random_tensor(name, (32, 256), format_, np.random.default_rng(0))
-        return replace(made, release=lambda: released.append(name))
-
     backend = native(ISAS[0])
-    for name, format_ in (
-        ("a", QuantFormat.Q4_K),
-        ("b", QuantFormat.Q3_K),
-        ("c", QuantFormat.Q3_K),
-    ):
-        backend.ops.weight(tensor(name, format_))
-    with caplog.at_level(logging.INFO):
-        backend.compile(_OneAttention(backend.ops, 0), KVLayout(1, 1, 16), 1, 1)
-    assert released == ["a", "b", "c"]
-    assert "2 tensors of type Q3_K" in caplog.text
-    assert "Q4_K" not in caplog.text
+    for format_ in (QuantFormat.Q4_K, QuantFormat.Q3_K, QuantFormat.BF16):
+        made = random_tensor(format_.name, (32, 256), format_, np.random.default_rng(0))
+        name = made.name
+        backend.ops.weight(replace(made, release=lambda name=name: released.append(name)))
+    assert released == ["Q4_K", "Q3_K", "BF16"]
 
 
-def test_a_format_without_kernels_needs_a_rewriter():
-    tensor = random_tensor("w", (32, 256), QuantFormat.Q2_K, np.random.default_rng(0))
-    with pytest.raises(UnsupportedArchitecture, match="w: rows of 256 elements in Q2_K"):
+@pytest.mark.parametrize("format_", list(QuantFormat), ids=lambda f: f.name)
+def test_packed_weights_take_the_memory_that_is_planned_for(format_: QuantFormat):
+    tensor = random_tensor("w", (32, 512), format_, np.random.default_rng(0))
+    runtime = _native.Runtime(1, "scalar")
+    runtime.add_matrix(format_.type_id, 32, 512, np.frombuffer(tensor.data, np.uint8))
+    info = TensorInfo("w", tensor.shape, format_, 0, 0)
+    assert runtime.weight_bytes == weights_bytes([info], BackendName.NATIVE)
+
+
+def test_rows_that_are_not_whole_blocks_are_refused():
+    tensor = HostTensor("w", (32, 48), QuantFormat.Q8_0, memoryview(bytes(32 * 51)))
+    with pytest.raises(UnsupportedArchitecture, match="w: rows of 48 elements in Q8_0"):
         NativeBackend(1).ops.weight(tensor)
-    assert NativeBackend(1, requantize=to_q8_0).ops.weight(tensor).rows == 32
 
 
 def test_a_tensor_shorter_than_its_shape_is_refused():

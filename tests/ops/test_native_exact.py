@@ -44,17 +44,8 @@ def _load(
         num_kv_heads=1,
         head_dim=64,
         intermediate_size=256,
-        # Every kind of product: quantised, quantised with minimum, sub-blocks of 16, float.
-        formats=(
-            QuantFormat.Q4_1,
-            QuantFormat.Q6_K,
-            QuantFormat.Q8_0,
-            QuantFormat.Q5_0,
-            QuantFormat.Q4_K,
-            QuantFormat.F16,
-            QuantFormat.Q4_0,
-            QuantFormat.F32,
-        ),
+        # Every kind of product: quantised, quantised with minimum, sub-blocks of 16, levels, float.
+        formats=tuple(QuantFormat),
         embed_format=QuantFormat.Q8_0,
         window=140,
         # Gemma's sixth layer is the first without a window.

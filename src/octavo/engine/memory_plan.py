@@ -28,14 +28,20 @@ _PACKED_BITS: Final = {
     QuantFormat.F32: 32.0,
     QuantFormat.F16: 16.0,
     QuantFormat.BF16: 16.0,
+    QuantFormat.Q2_K: 4.0,
+    QuantFormat.Q3_K: 4.0,
     QuantFormat.Q4_0: 4.5,
     QuantFormat.Q4_1: 5.0,
     QuantFormat.Q4_K: 5.0,
     QuantFormat.Q5_0: 5.5,
+    QuantFormat.Q5_1: 6.0,
+    QuantFormat.Q5_K: 6.0,
     QuantFormat.Q6_K: 7.0,
     QuantFormat.Q8_0: 8.5,
+    QuantFormat.IQ4_NL: 4.5,
+    QuantFormat.IQ4_XS: 4.5,
 }
-"""Bits per weight in the native layouts. A format that is not here is repacked to 8 bit."""
+"""Bits per weight in the native layouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ def weights_bytes(tensors: Iterable[TensorInfo], backend: BackendName) -> int:
     total = 0.0
     for tensor in tensors:
         is_float = backend is BackendName.REFERENCE or len(tensor.shape) < 2
-        bits = 32.0 if is_float else _PACKED_BITS.get(tensor.format, 8.5)
+        bits = 32.0 if is_float else _PACKED_BITS[tensor.format]
         total += tensor.num_elements * bits / 8
     return int(total)
 

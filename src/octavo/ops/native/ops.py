@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 
@@ -19,20 +18,6 @@ _logger = logging.getLogger(__name__)
 
 Requantize = Callable[[HostTensor], HostTensor]
 """Rewrites a tensor in a format that the kernels multiply: 8 bit, or float where rows are not whole 32-blocks."""
-
-PACKABLE_FORMATS: Final = frozenset(
-    {
-        QuantFormat.F32,
-        QuantFormat.F16,
-        QuantFormat.Q4_0,
-        QuantFormat.Q4_1,
-        QuantFormat.Q5_0,
-        QuantFormat.Q8_0,
-        QuantFormat.Q4_K,
-        QuantFormat.Q6_K,
-    }
-)
-"""Formats that are multiplied as they are."""
 
 
 class NativeOps:
@@ -160,9 +145,7 @@ def rope_frequencies(spec: RopeSpec) -> list[float]:
 
 
 def _can_pack(tensor: HostTensor) -> bool:
-    return tensor.format in PACKABLE_FORMATS and _native.can_pack(
-        tensor.format.type_id, tensor.shape[1]
-    )
+    return _native.can_pack(tensor.format.type_id, tensor.shape[1])
 
 
 def _floats(tensor: HostTensor) -> Floats:
