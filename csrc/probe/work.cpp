@@ -8,7 +8,7 @@ MatrixWork work_of(const Function& function, const WeightStore& weights) {
   for (const Op& op : function.ops) {
     if (op.kind != OpKind::kLinear) continue;
     const PackedMatrix& matrix = weights.matrix(op.matrix);
-    const bool is_float = matrix.format == WeightFormat::F32 || matrix.format == WeightFormat::F16;
+    const bool is_float = is_float_format(matrix.format);
     (is_float ? work.float_macs : work.int8_macs) += int64_t{matrix.rows} * matrix.cols;
     work.bytes += static_cast<int64_t>(matrix.num_panels * matrix.panel_bytes);
   }

@@ -6,7 +6,6 @@ import logging
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from octavo.config import (
@@ -21,15 +20,13 @@ from octavo.dtypes import HostTensor, KVDType, QuantFormat
 from octavo.engine.engine import Engine
 from octavo.engine.loader import load_engine
 from octavo.engine.machine import MachineLimits
-from octavo.engine.requantize import requantize
 from octavo.errors import CapacityError, EngineDead
 from octavo.messages import AddRequest
 from octavo.models.table import read_config
 from octavo.params import SamplingParams
-from octavo.weights.quant import dequantize
 from octavo.weights.source import open_weights
 from tests.engine.fakes import Collected, run_all
-from tests.tiny_models import TinySource, random_tensor, tiny_source, write_gguf
+from tests.tiny_models import TinySource, tiny_source, write_gguf
 
 LIMITS = MachineLimits(2, 4 * 2**30, "the test")
 
@@ -149,12 +146,3 @@ def test_plan_refuses_before_a_weight_is_read() -> None:
             unread,
             limits=MachineLimits(1, 2**20, "the test"),  # type: ignore[arg-type]
         )
-
-
-@pytest.mark.parametrize(("cols", "expected"), [(256, QuantFormat.Q8_0), (48, QuantFormat.F32)])
-def test_formats_without_kernel_become_8_bit_or_float(cols, expected) -> None:
-    format_ = QuantFormat.Q3_K if cols == 256 else QuantFormat.BF16
-    tensor = random_tensor("w", (40, cols), format_, np.random.default_rng(0))
-    again = requantize(tensor)
-    assert again.format is expected
-    assert dequantize(again) == pytest.approx(dequantize(tensor), abs=0.003)

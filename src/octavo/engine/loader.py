@@ -11,7 +11,6 @@ from octavo.config import BackendName, ComputeConfig, EngineConfig
 from octavo.engine.engine import Engine
 from octavo.engine.machine import MachineLimits, read_machine_limits
 from octavo.engine.memory_plan import ModelFacts, format_size, weights_bytes
-from octavo.engine.requantize import requantize
 from octavo.engine.resolve import ResolvedConfig, resolve
 from octavo.engine.runner import Clock, ModelRunner
 from octavo.engine.scheduler import SchedulerLimits
@@ -95,9 +94,7 @@ def _facts(config: EngineConfig, arch: ArchConfig, weights: WeightSource) -> Mod
 def _open_backend(compute: ComputeConfig, num_threads: int, held: ExitStack) -> AnyBackend:
     match compute.backend:
         case BackendName.NATIVE:
-            native = NativeBackend(
-                num_threads, compute.isa, requantize, compute.activation_precision
-            )
+            native = NativeBackend(num_threads, compute.isa, compute.activation_precision)
             held.callback(native.close)
             return native
         case BackendName.REFERENCE:

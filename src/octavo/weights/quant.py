@@ -1,4 +1,4 @@
-"""Weights as numbers: dequantisation of every format to float32, and quantisation to Q8_0.
+"""Weights as numbers: dequantisation of every format to float32.
 
 Bit-equal to ggml's own: products and sums are float32, in ggml's order, one rounding each.
 """
@@ -89,22 +89,6 @@ def dequantize_rows(tensor: HostTensor, start: int, stop: int) -> Floats:
             for part in _slabs(num_blocks, tensor.format.block_len):
                 decode(blocks[part], out[part])
     return out.reshape(stop - start, num_cols)
-
-
-def quantize_q8_0(values: Floats) -> bytes:
-    """Round numbers to Q8_0: per 32 a float16 scale, the greatest magnitude / 127, and int8 codes.
-
-    Codes are rounded half away from zero with the scale before its own rounding to float16, as ggml does.
-    Shapes: values [rows, cols], cols a multiple of 32; returns rows * cols / 32 blocks of 34 bytes.
-    Raises: ValueError for other shapes, and for numbers that are not finite or too large for a float16 scale.
-    """
-    if values.ndim != 2 or values.shape[1] % QuantFormat.Q8_0.block_len:
-        raise ValueError(f"shape {values.shape}: rows of a multiple of 32 expected")
-    groups = np.ascontiguousarray(values, np.float32).reshape(-1, QuantFormat.Q8_0.block_len)
-    blocks = np.empty(len(groups), quant_32.Q8_0)
-    for part in _slabs(len(groups), QuantFormat.Q8_0.block_len):
-        quant_32.encode_q8_0(groups[part], blocks[part])
-    return blocks.tobytes()
 
 
 def _num_rows(tensor: HostTensor) -> int:

@@ -73,23 +73,6 @@ def decode_iq4_nl(blocks: np.ndarray, out: Floats) -> None:
     np.multiply(_column(blocks["d"]), levels, out=out)
 
 
-def encode_q8_0(values: Floats, blocks: np.ndarray) -> None:
-    """Write values [n, 32] to `blocks` [n]; see quant.quantize_q8_0."""
-    greatest = np.abs(values).max(axis=1)
-    scale = greatest / np.float32(127)
-    if not (scale <= np.finfo(np.float16).max).all():  # false for NaN too
-        raise ValueError("a value is not finite or too large for a float16 scale")
-    # The reciprocal of such a scale is infinite. Float16 rounds it to 0, so that any code will do.
-    is_zero = scale <= np.float32(2**-128)
-    inverse = np.where(is_zero, np.float32(0), 1 / np.where(is_zero, np.float32(1), scale))
-    scaled = values * inverse[:, None]
-    magnitude = np.abs(scaled)
-    whole = np.floor(magnitude)
-    whole += magnitude - whole >= np.float32(0.5)
-    blocks["d"] = scale
-    blocks["qs"] = np.copysign(whole, scaled)
-
-
 def _column(scales: np.ndarray) -> Floats:
     """Scales [n] as float32 [n, 1]."""
     return scales.astype(np.float32)[:, None]

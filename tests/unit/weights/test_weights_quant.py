@@ -9,12 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from octavo.dtypes import HostTensor, QuantFormat
-from octavo.weights.quant import dequantize, dequantize_rows, quantize_q8_0
+from octavo.weights.quant import dequantize, dequantize_rows
 from octavo.weights.source import open_weights
 
 ALL = list(QuantFormat)
@@ -210,54 +207,3 @@ def test_wrong_sizes_and_rows_are_refused(
     tensor = host(QuantFormat.Q4_0, (2, 32), bytes(num_bytes))
     with pytest.raises(ValueError, match=message):
         dequantize_rows(tensor, start, stop)
-
-
-def test_q8_0_takes_the_greatest_magnitude_as_127_and_rounds_halves_away_from_zero() -> None:
-    values = np.zeros((1, 32), np.float32)
-    values[0, :6] = [127, 0.5, -0.5, 1.49, -1.5, 2.5]
-    block = quantize_q8_0(values)
-    assert struct.unpack("<e", block[:2]) == (1.0,)
-    assert np.frombuffer(block, np.int8, offset=2)[:7].tolist() == [127, 1, -1, 1, -2, 3, 0]
-
-
-def test_q8_0_of_zeros_and_of_the_smallest_numbers_is_zero() -> None:
-    values = np.zeros((2, 32), np.float32)
-    values[1] = np.float32(1e-44)
-    assert quantize_q8_0(values)[:34] == bytes(34)
-    tensor = host(QuantFormat.Q8_0, (2, 32), quantize_q8_0(values))
-    assert not dequantize(tensor).any()
-
-
-@given(arrays(np.float32, (3, 64), elements=st.floats(-(2.0**20), 2.0**20, width=32)))
-def test_q8_0_is_within_half_a_step(values: np.ndarray) -> None:
-    back = dequantize(host(QuantFormat.Q8_0, values.shape, quantize_q8_0(values)))
-    groups = np.abs(values.reshape(-1, 32)).max(axis=1) / 127
-    # Half a step, the float16 rounding of the scale (2**-11 of it; absolute below 2**-14), and float32's own.
-    bound = groups * (0.5 + 127 * 2.0**-11) * 1.001 + 127 * 2.0**-25
-    error = np.abs(back - values).reshape(-1, 32).max(axis=1)
-    assert (error <= bound).all()
-
-
-def test_q8_0_equals_gguf_py_bit_for_bit() -> None:
-    gguf = pytest.importorskip("gguf")
-    rng = np.random.default_rng(7)
-    scales = 10.0 ** rng.integers(-30, 6, (2000, 1))
-    values = (rng.standard_normal((2000, 256)) * scales).astype(np.float32)
-    values[5] = 0
-    values[6] = np.round(values[6] / scales[6] * 4) / 2  # many exact halves
-    values[6, ::32] = 127
-    expected = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0)
-    assert quantize_q8_0(values) == expected.tobytes()
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e8])
-def test_q8_0_refuses_what_it_cannot_hold(value: float) -> None:
-    values = np.zeros((1, 32), np.float32)
-    values[0, 3] = value
-    with pytest.raises(ValueError, match="not finite or too large"):
-        quantize_q8_0(values)
-
-
-def test_q8_0_refuses_rows_that_are_not_whole_blocks() -> None:
-    with pytest.raises(ValueError, match="multiple of 32"):
-        quantize_q8_0(np.zeros((2, 48), np.float32))

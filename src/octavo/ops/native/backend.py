@@ -14,7 +14,7 @@ from octavo.kv_layout import KVLayout
 from octavo.observability.limits import MachineCeilings, ModelWork
 from octavo.ops.native import _native
 from octavo.ops.native.limits import measure_in_place, work_of
-from octavo.ops.native.ops import NativeOps, Requantize
+from octavo.ops.native.ops import NativeOps
 from octavo.ops.native.program import Tensor, Value, Weight
 from octavo.ops.protocol import (
     Batch,
@@ -41,9 +41,8 @@ def supported_isas() -> tuple[str, ...]:
 class NativeBackend:
     """Packs weights into memory and runs models on `num_threads` threads, the calling one included.
 
-    `isa` names a kernel table, None takes the best. `requantize` rewrites tensors in formats without a kernel; it is
-    passed in because file formats live above `ops`. `activation_precision` holds for products with quantised weights:
-    F16 and F32 weights multiply the float activations themselves.
+    `isa` names a kernel table, None takes the best. `activation_precision` holds for products with quantised weights:
+    float weights multiply the float activations themselves.
     Raises: InvalidRequest for an unknown or unsupported `isa`, ValueError for a thread count below 1.
     """
 
@@ -51,7 +50,6 @@ class NativeBackend:
         self,
         num_threads: int,
         isa: str | None = None,
-        requantize: Requantize | None = None,
         activation_precision: ActivationPrecision = ActivationPrecision.INT8,
     ) -> None:
         names = supported_isas()
@@ -64,7 +62,7 @@ class NativeBackend:
         self._num_threads = num_threads
         self._activation_precision = activation_precision
         self._runtime: _native.Runtime | None = runtime
-        self._ops: NativeOps | None = NativeOps(runtime, requantize)
+        self._ops: NativeOps | None = NativeOps(runtime)
 
     @property
     def ops(self) -> NativeOps:
@@ -84,7 +82,6 @@ class NativeBackend:
         """Record the model and make it runnable with a KV pool of `num_blocks` blocks."""
         ops = self.ops
         assert self._runtime is not None
-        ops.log_requantized()
         program = record(model, ops, self._runtime)
         executor = _native.make_executor(
             program,

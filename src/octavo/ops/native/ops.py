@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Callable
-
 import numpy as np
 
 from octavo.dtypes import HostTensor, QuantFormat
@@ -14,20 +10,13 @@ from octavo.ops.native import _native
 from octavo.ops.native.program import Tensor, Value, Vector, Weight
 from octavo.ops.protocol import Activation, AttentionSpec, Batch, Floats, RopeOrder, RopeSpec
 
-_logger = logging.getLogger(__name__)
-
-Requantize = Callable[[HostTensor], HostTensor]
-"""Rewrites a tensor in a format that the kernels multiply: 8 bit, or float where rows are not whole 32-blocks."""
-
 
 class NativeOps:
     """See octavo.ops.protocol.Ops. Loading works at any time, the other operations while a Program is recorded."""
 
-    def __init__(self, runtime: _native.Runtime, requantize: Requantize | None) -> None:
+    def __init__(self, runtime: _native.Runtime) -> None:
         self._runtime = runtime
-        self._requantize = requantize
         self._recording: _native.Program | None = None
-        self._num_requantized: Counter[str] = Counter()
 
     def begin(self, program: _native.Program) -> None:
         """Record what follows into `program`."""
@@ -37,31 +26,17 @@ class NativeOps:
         """Stop recording."""
         self._recording = None
 
-    def log_requantized(self) -> None:
-        """Say which formats were rewritten since the last call, one line each."""
-        for name, count in sorted(self._num_requantized.items()):
-            _logger.info(
-                "%d tensors of type %s are held as 8 bit: no kernel multiplies them directly",
-                count,
-                name,
-            )
-        self._num_requantized.clear()
-
     def weight(self, tensor: HostTensor) -> Weight:
-        """See Ops.weight. Raises UnsupportedArchitecture for a format that can neither be packed nor rewritten."""
+        """See Ops.weight. Raises UnsupportedArchitecture for rows that no kernel multiplies."""
         if len(tensor.shape) != 2:
             raise ValueError(f"{tensor.name} is not a matrix: shape {tensor.shape}")
         rows, cols = tensor.shape
-        source = tensor
-        if not _can_pack(source) and self._requantize is not None:
-            source = self._requantize(tensor)
-            self._num_requantized[tensor.format.name] += 1
-        if not _can_pack(source):
+        if not _native.can_pack(tensor.format.type_id, cols):
             raise UnsupportedArchitecture(
-                f"{tensor.name}: rows of {cols} elements in {source.format.name} have no native kernel"
+                f"{tensor.name}: rows of {cols} elements in {tensor.format.name} have no native kernel"
             )
-        data = np.frombuffer(source.data, dtype=np.uint8)
-        weight_id = self._runtime.add_matrix(source.format.type_id, rows, cols, data)
+        data = np.frombuffer(tensor.data, dtype=np.uint8)
+        weight_id = self._runtime.add_matrix(tensor.format.type_id, rows, cols, data)
         tensor.release()
         return Weight(weight_id, rows, cols)
 
@@ -142,10 +117,6 @@ def rope_frequencies(spec: RopeSpec) -> list[float]:
         spec.base ** (-2.0 * i / spec.num_dims) / (spec.linear_factor * factor)
         for i, factor in enumerate(factors)
     ]
-
-
-def _can_pack(tensor: HostTensor) -> bool:
-    return _native.can_pack(tensor.format.type_id, tensor.shape[1])
 
 
 def _floats(tensor: HostTensor) -> Floats:
