@@ -153,6 +153,62 @@ int32_t add_vector(Runtime& runtime, const Array<const float, 1>& values) {
   return id;
 }
 
+template <typename T>
+using OwnedArray = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+OwnedArray<uint8_t> pack(Runtime& runtime, int32_t format, int32_t rows, int32_t cols,
+                         const Array<const uint8_t, 1>& bytes) {
+  auto packed = std::make_unique<Mapping>();
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    const std::span source(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size());
+    status = WeightStore::pack(static_cast<WeightFormat>(format), rows, cols, source, runtime.pool, packed.get());
+  }
+  raise_from(status);
+  Mapping* memory = packed.release();
+  const nb::capsule owner(memory, [](void* mapping) noexcept { delete static_cast<Mapping*>(mapping); });
+  return OwnedArray<uint8_t>(memory->as<uint8_t>(), {memory->size()}, owner);
+}
+
+OwnedArray<uint64_t> checksums(Runtime& runtime, const Array<const uint8_t, 1>& bytes) {
+  auto sums = std::make_unique<std::vector<uint64_t>>(num_file_blocks(bytes.size()));
+  {
+    const nb::gil_scoped_release release;
+    checksum_blocks({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, runtime.pool, *sums);
+  }
+  std::vector<uint64_t>* out = sums.release();
+  const nb::capsule owner(out, [](void* vector) noexcept { delete static_cast<std::vector<uint64_t>*>(vector); });
+  return OwnedArray<uint64_t>(out->data(), {out->size()}, owner);
+}
+
+int32_t load_region(Runtime& runtime, int fd, uint64_t offset, uint64_t bytes, const Array<const uint64_t, 1>& sums,
+                    bool is_mapped) {
+  int32_t id = -1;
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    const FilePart part{fd, offset, bytes, {sums.data(), sums.size()}};
+    Mapping memory;
+    status = is_mapped ? map_part(part, &memory) : read_part(part, runtime.pool, &memory);
+    if (status.ok()) runtime.weights.add_region(std::move(memory), &id);
+  }
+  raise_from(status);
+  return id;
+}
+
+int32_t adopt_matrix(Runtime& runtime, int32_t format, int32_t rows, int32_t cols, int32_t region, size_t offset) {
+  int32_t id = -1;
+  raise_from(runtime.weights.adopt_matrix(static_cast<WeightFormat>(format), rows, cols, region, offset, &id));
+  return id;
+}
+
+int32_t adopt_vector(Runtime& runtime, int32_t size, int32_t region, size_t offset) {
+  int32_t id = -1;
+  raise_from(runtime.weights.adopt_vector(size, region, offset, &id));
+  return id;
+}
+
 // A program keeps the weights it refers to.
 struct Recording {
   explicit Recording(std::shared_ptr<Runtime> shared) : runtime(std::move(shared)), program(runtime->weights) {}
@@ -292,13 +348,22 @@ NB_MODULE(_native, m) {
       "can_pack",
       [](int32_t format, int32_t cols) { return packed_panel_bytes(static_cast<WeightFormat>(format), cols) != 0; },
       nb::arg("format"), nb::arg("cols"), "Whether rows of this ggml type and length are multiplied as they are.");
+  m.attr("PACKED_LAYOUT") = kPackedLayout;
+  m.attr("FILE_BLOCK") = kFileBlock;
   nb::class_<Runtime>(m, "Runtime")
       .def(nb::new_(&make_runtime), nb::arg("num_threads"), nb::arg("table"), nb::arg("activation_terms") = 1)
       .def_prop_ro("table", [](const Runtime& r) { return std::string(r.table->name); })
       .def_prop_ro("num_threads", [](const Runtime& r) { return r.pool.size(); })
       .def_prop_ro("weight_bytes", [](const Runtime& r) { return r.weights.used_bytes(); })
       .def("add_matrix", &add_matrix, nb::arg("format"), nb::arg("rows"), nb::arg("cols"), nb::arg("bytes"))
-      .def("add_vector", &add_vector, nb::arg("values"));
+      .def("add_vector", &add_vector, nb::arg("values"))
+      .def("pack", &pack, nb::arg("format"), nb::arg("rows"), nb::arg("cols"), nb::arg("bytes"))
+      .def("checksums", &checksums, nb::arg("bytes"))
+      .def("load_region", &load_region, nb::arg("fd"), nb::arg("offset"), nb::arg("bytes"), nb::arg("checksums"),
+           nb::kw_only(), nb::arg("is_mapped"))
+      .def("adopt_matrix", &adopt_matrix, nb::arg("format"), nb::arg("rows"), nb::arg("cols"), nb::arg("region"),
+           nb::arg("offset"))
+      .def("adopt_vector", &adopt_vector, nb::arg("size"), nb::arg("region"), nb::arg("offset"));
   bind_limits(m);
   bind_program(m);
   bind_executor(m);

@@ -36,6 +36,16 @@ Status Mapping::create(size_t bytes, Mapping* out) {
   return {};
 }
 
+Status Mapping::map_file(int fd, uint64_t offset, size_t bytes, Mapping* out) {
+  out->reset();
+  void* base = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (base == MAP_FAILED) return Status::capacity("the system mapped no " + std::to_string(bytes) + " bytes of a file");
+  out->base_ = base;
+  out->data_ = static_cast<std::byte*>(base);
+  out->size_ = out->base_size_ = bytes;
+  return {};
+}
+
 void Mapping::reset() {
   if (base_ != nullptr) munmap(base_, base_size_);
   base_ = nullptr;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "core/status.h"
@@ -13,7 +14,7 @@ inline constexpr size_t kHugePage = size_t{2} << 20;
 
 constexpr size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// One anonymous mapping. Large ones start on a huge page and ask for huge pages.
+// One mapping, anonymous unless told otherwise. Large ones start on a huge page and ask for huge pages.
 class Mapping {
  public:
   Mapping() = default;
@@ -27,6 +28,8 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   static Status create(size_t bytes, Mapping* out);
+  // A read-only view of an open file instead; `offset` is a multiple of the page size. The file may be closed then.
+  static Status map_file(int fd, uint64_t offset, size_t bytes, Mapping* out);
   void reset();
 
   std::byte* data() const { return data_; }

@@ -52,6 +52,9 @@ constexpr bool is_float_format(WeightFormat format) {
   return format == WeightFormat::F32 || format == WeightFormat::F16 || format == WeightFormat::BF16;
 }
 
+// One more for each change to how any format above is packed: files of packed weights name it.
+inline constexpr int32_t kPackedLayout = 1;
+
 inline constexpr int32_t kPanelRows = 16;
 inline constexpr int32_t kRecordCols = 64;
 
