@@ -19,6 +19,8 @@ say pull;       octavo pull smollm2
 say doctor;     octavo doctor; octavo doctor --limits --json | grep -q int8_macs_per_s
 say list;       octavo list; octavo list --json | grep -q '"name": "smollm2"'
 say show;       octavo show smollm2; octavo show smollm2 --json | grep -q '"llama"'
+say build;      octavo build smollm2; octavo build smollm2 --verify
+                octavo run smollm2 "Hi" --max-tokens 1 --log-level INFO 2>&1 | grep -q "read from the build"
 say tokenize;   test "$(octavo tokenize smollm2 'Hello world' --json)" = "[19556, 905]"
 say run;        octavo run smollm2 "Hi" --max-tokens 4 --temperature 0 --stats
 say stdin;      printf 'The capital of Norway is' | octavo run smollm2 --raw --max-tokens 4 --temperature 0

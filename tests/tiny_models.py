@@ -59,6 +59,11 @@ class TinySource:
     path: Path = Path("tiny.gguf")
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """No file, but a name for it."""
+        return (self.path,)
+
+    @property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Name, shape and format by tensor name."""
         return {

@@ -76,6 +76,12 @@ class ModelConfig:
     chat_template: str | None = field(
         default=None, metadata=_meta("template text, or a file that holds it")
     )
+    build: bool = field(
+        default=True, metadata=_meta("start from the model's build, if `octavo build` made one")
+    )
+    build_file: str | None = field(
+        default=None, metadata=_meta("a build that lies elsewhere (octavo build --output)")
+    )
     served_model_name: str | None = field(default=None, metadata=_meta("name shown to clients"))
 
 

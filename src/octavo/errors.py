@@ -6,7 +6,8 @@ OctavoError
 ├── ModelError              the model cannot be served
 │   ├── ModelNotFound
 │   ├── UnsupportedArchitecture
-│   └── CorruptWeights
+│   ├── CorruptWeights
+│   └── UnusableBuild
 ├── StoreError              fetching or storing a model failed
 ├── CapacityError           the machine, or what it was granted, is too small
 └── EngineDead              the engine stopped; nothing more will be answered
@@ -60,6 +61,10 @@ class CorruptWeights(ModelError):
         self.path = path
         self.field = field
         self.offset = offset
+
+
+class UnusableBuild(ModelError):
+    """A build is damaged, of another version or of another model; the model file itself can still be loaded."""
 
 
 class StoreError(OctavoError):

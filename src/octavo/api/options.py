@@ -37,6 +37,8 @@ class LLMOptions(TypedDict, total=False):
 
     tokenizer: str | Path | Tokenizer | None
     chat_template: str | None
+    build: bool
+    build_file: str | None
     served_model_name: str | None
     max_model_len: int | None
     max_num_seqs: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from octavo.api.builds import build_to_start_from
 from octavo.api.chat import load_chat_template
 from octavo.api.models import resolve_model
 from octavo.api.processor import Processor
@@ -36,14 +37,16 @@ def load_runtime(
     Raises: InvalidRequest, ModelError, StoreError, CapacityError.
     """
     path = resolve_model(config.model.model)
-    compute = replace(config.compute, isa=config.compute.isa or from_env().isa)
+    env = from_env()
+    compute = replace(config.compute, isa=config.compute.isa or env.isa)
     config = replace(config, model=_named(config.model), compute=compute)
     with open_weights(path) as weights:
         ready = (
             load_tokenizer(weights.metadata) if tokenizer is None else _other_tokenizer(tokenizer)
         )
         template = load_chat_template(ready, config.model.chat_template)
-        engine = load_engine(config, weights)
+        build = build_to_start_from(env.home, weights.path, config.model)
+        engine = load_engine(config, weights, build=build)
     return Runtime(engine, Processor(engine.info, ready, chat_template=template, seed=seed))
 
 

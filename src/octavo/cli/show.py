@@ -9,6 +9,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from octavo.cli.fetch import model_file
+from octavo.config import from_env
+from octavo.store.builds import build_path
 from octavo.weights.facts import describe
 from octavo.weights.source import open_weights
 
@@ -21,7 +23,7 @@ def show(
         bool, Parameter(help="print one JSON object", negative=(), show_default=False)
     ] = False,
 ) -> None:
-    """Print header facts and tensors by type, without loading the model.
+    """Print header facts, tensors by type and the model's build, without loading the model.
 
     Example: octavo show smollm2 --json
 
@@ -31,8 +33,11 @@ def show(
         Catalog name or path of a .gguf file.
     """
     path, _ = model_file(model)
+    home = from_env().home
     with open_weights(path) as source:
-        facts = describe(source).to_dict()
+        build = build_path(home, source.path)
+        found = str(build) if build.is_file() else None
+        facts = describe(source).to_dict() | {"build": found}
     if json:
         sys.stdout.write(json_.dumps(facts, ensure_ascii=False) + "\n")
         return

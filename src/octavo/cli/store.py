@@ -13,6 +13,14 @@ from cyclopts import Parameter
 from octavo.cli.fetch import model_file, readable_size
 from octavo.config import from_env
 from octavo.errors import InvalidRequest, ModelNotFound
+from octavo.store.builds import (
+    blob_build_path,
+    build_path,
+    build_size,
+    builds_of_files,
+    remove_build,
+    stored_digest,
+)
 from octavo.store.catalog import CatalogEntry, load_catalog
 from octavo.store.manifest import Manifest, list_models, remove_model, stored_path
 from octavo.store.name import ModelName
@@ -60,26 +68,40 @@ def list_(
         sys.stdout.write(json_.dumps(report, ensure_ascii=False) + "\n")
         return
     for manifest, _ in stored:
+        built = build_size(blob_build_path(home, manifest.sha256))
+        note = "" if built is None else f"; build of {readable_size(built)}"
         sys.stdout.write(
-            f"{manifest.name:<16}{readable_size(manifest.size_bytes):>10}  stored     {manifest.description}; from {manifest.source}\n"
+            f"{manifest.name:<16}{readable_size(manifest.size_bytes):>10}  stored     "
+            f"{manifest.description}; from {manifest.source}{note}\n"
         )
     for entry in available:
         sys.stdout.write(
             f"{entry.name:<16}{readable_size(entry.size_bytes):>10}  available  {entry.description}\n"
         )
+    count, num_bytes = builds_of_files(home)
+    if count:
+        sys.stdout.write(
+            f"builds of {count} files outside the store: {readable_size(num_bytes)} in {home / 'builds'} "
+            "(`octavo rm PATH` removes one)\n"
+        )
 
 
 def rm(model: str, /) -> None:
-    """Remove MODEL from the store. A file that another stored name shares stays.
+    """Remove MODEL and its build from the store. A file that another stored name shares stays.
+
+    Of a file outside the store only the build is removed.
 
     Example: octavo rm smollm2
 
     Parameters
     ----------
     model
-        Name of a stored model, as `octavo list` shows them.
+        Name of a stored model, as `octavo list` shows them, or the path of a .gguf file.
     """
     home = from_env().home
+    if "/" in model or model.lower().endswith(".gguf"):
+        _remove_build_of(home, Path(model).expanduser())
+        return
     name = ModelName.parse(model)
     entry = load_catalog(home).find(name)
     names = [name] if entry is None else [name, entry.model_name]
@@ -89,12 +111,27 @@ def rm(model: str, /) -> None:
     print(f"removed {model}", file=sys.stderr)
 
 
+def _remove_build_of(home: Path, model: Path) -> None:
+    """The file itself may be gone by now."""
+    if stored_digest(home, model) is not None:
+        raise InvalidRequest(f"{model} belongs to the store: name the model, not its file")
+    if not remove_build(build_path(home, model)):
+        raise ModelNotFound(f"there is no build of {model}")
+    print(f"removed the build of {model}", file=sys.stderr)
+
+
 def _file(home: Path, manifest: Manifest) -> Path | None:
     return stored_path(home, ModelName.parse(manifest.name))
 
 
 def _stored_facts(manifest: Manifest, path: Path) -> dict[str, object]:
-    return {**msgspec.to_builtins(manifest), "path": str(path)}
+    build = blob_build_path(from_env().home, manifest.sha256)
+    size = build_size(build)
+    return {
+        **msgspec.to_builtins(manifest),
+        "path": str(path),
+        "build": None if size is None else {"path": str(build), "size_bytes": size},
+    }
 
 
 def _available_facts(entry: CatalogEntry) -> dict[str, object]:

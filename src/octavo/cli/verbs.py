@@ -33,6 +33,7 @@ VERBS: Final = {
     "pull": Verb("octavo.cli.store:pull", "Fetch a model into the store."),
     "list": Verb("octavo.cli.store:list_", "List stored models and those that can be pulled."),
     "rm": Verb("octavo.cli.store:rm", "Remove a model from the store."),
+    "build": Verb("octavo.cli.build:build", "Pack a model once, for faster starts."),
     "show": Verb("octavo.cli.show:show", "Print what a model file holds."),
     "tokenize": Verb("octavo.cli.tokenize:tokenize", "Print the token ids of a text."),
     "perplexity": Verb("octavo.cli.perplexity:perplexity", "Measure perplexity on a text file."),

@@ -8,13 +8,21 @@ from contextlib import ExitStack
 from typing import assert_never
 
 from octavo.config import BackendName, ComputeConfig, EngineConfig
+from octavo.engine.builds import BuildPlace, find_build, packed_part, warn_unusable
 from octavo.engine.engine import Engine
 from octavo.engine.machine import MachineLimits, read_machine_limits
-from octavo.engine.memory_plan import ModelFacts, format_size, weights_bytes
+from octavo.engine.memory_plan import (
+    ModelFacts,
+    exceeds_memory,
+    format_size,
+    mapped_facts,
+    weights_bytes,
+)
 from octavo.engine.resolve import ResolvedConfig, resolve
 from octavo.engine.runner import Clock, ModelRunner
 from octavo.engine.scheduler import SchedulerLimits
 from octavo.engine.share_log import start_share_log
+from octavo.errors import UnusableBuild
 from octavo.kv_layout import BLOCK_SIZE
 from octavo.messages import EngineInfo
 from octavo.models.base import ArchConfig
@@ -22,6 +30,7 @@ from octavo.models.table import load_model, read_config
 from octavo.ops.native.backend import NativeBackend
 from octavo.ops.protocol import AnyBackend
 from octavo.ops.reference_backend import ReferenceBackend
+from octavo.weights.build_file import BuildFile
 from octavo.weights.quant import dequantize
 from octavo.weights.source import WeightSource
 
@@ -34,20 +43,26 @@ def load_engine(
     *,
     clock: Clock = time.perf_counter,
     limits: MachineLimits | None = None,
+    build: BuildPlace | None = None,
 ) -> Engine:
     """Load a model: plan the memory from the header, give the weights to the backend, close their file.
 
-    `limits` are those of this process where they are not given.
+    `limits` are those of this process where they are not given. `build` is where packed weights may be: a sound
+    build of this model is read in place of the tensors, any other costs a warning.
     Raises: InvalidRequest, UnsupportedArchitecture, CorruptWeights, CapacityError; nothing stays held then.
     """
     started = clock()
     limits = read_machine_limits() if limits is None else limits
     arch = read_config(weights)
-    resolved = resolve(config, _facts(config, arch, weights), limits)
-    for warning in resolved.warnings:
-        _logger.warning(warning)
-    with ExitStack() as held:
+    facts = _facts(config, arch, weights)
+    with ExitStack() as held, ExitStack() as opened:
+        found = _open_build(config.compute, weights, build, opened)
+        is_mapped = found is not None and exceeds_memory(facts, limits)
+        resolved = resolve(config, mapped_facts(facts) if is_mapped else facts, limits)
+        for warning in resolved.warnings:
+            _logger.warning(warning)
         backend = _open_backend(config.compute, resolved.num_threads, held)
+        origin = _give_build(backend, found, is_mapped)
         model = load_model(weights, backend.ops).model
         num_parameters, file_bytes = weights.num_parameters, weights.file_bytes
         weights.close()
@@ -75,8 +90,40 @@ def load_engine(
             max_step_s=resolved.max_step_s,
             on_close=held.pop_all().close,
         )
-    _log_start(info, resolved, file_bytes, clock() - started)
+    _log_start(info, resolved, f"{format_size(file_bytes)}, {origin}", clock() - started)
     return engine
+
+
+def _open_build(
+    compute: ComputeConfig, weights: WeightSource, build: BuildPlace | None, opened: ExitStack
+) -> BuildFile | None:
+    if build is None or compute.backend is not BackendName.NATIVE:
+        return None
+    found = find_build(weights, build)
+    return None if found is None else opened.enter_context(found)
+
+
+def _give_build(backend: AnyBackend, build: BuildFile | None, is_mapped: bool) -> str:
+    """Let the backend take the weights from the build. Returns, in words, where they will come from.
+
+    Raises: UnusableBuild if it is damaged and the weights do not fit the memory, so that nothing can be packed.
+    """
+    if build is None or not isinstance(backend, NativeBackend):
+        return "weights packed"
+    try:
+        backend.load_packed(packed_part(build), is_mapped=is_mapped)
+    except (ValueError, UnusableBuild) as error:
+        if is_mapped:
+            raise UnusableBuild(f"{build.path}: {error}") from error
+        warn_unusable(build.path, error)
+        return "weights packed"
+    if is_mapped:
+        _logger.warning(
+            "the weights are larger than the memory: they are mapped from %s and steps wait for the disk; "
+            "a smaller model or quantisation avoids it",
+            build.path,
+        )
+    return f"weights {'mapped' if is_mapped else 'read'} from the build {build.path}"
 
 
 def _facts(config: EngineConfig, arch: ArchConfig, weights: WeightSource) -> ModelFacts:
@@ -105,7 +152,7 @@ def _open_backend(compute: ComputeConfig, num_threads: int, held: ExitStack) -> 
             assert_never(compute.backend)
 
 
-def _log_start(info: EngineInfo, resolved: ResolvedConfig, file_bytes: int, seconds: float) -> None:
+def _log_start(info: EngineInfo, resolved: ResolvedConfig, origin: str, seconds: float) -> None:
     _logger.info(
         "%s ready in %.2f s: %s, %.0f M parameters, file %s\n"
         "kernels %s, %d threads; %d tokens a step, prefill cut at %.0f ms while others decode\n%s",
@@ -113,7 +160,7 @@ def _log_start(info: EngineInfo, resolved: ResolvedConfig, file_bytes: int, seco
         seconds,
         info.architecture,
         info.num_parameters / 1e6,
-        format_size(file_bytes),
+        origin,
         info.kernel_table,
         info.num_threads,
         resolved.max_num_batched_tokens,

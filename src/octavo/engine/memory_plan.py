@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from octavo.config import BackendName
@@ -158,6 +158,16 @@ def plan_memory(facts: ModelFacts, wish: MemoryWish, limits: MachineLimits) -> M
         or max_num_seqs < wish.max_num_seqs,
         rows=rows,
     )
+
+
+def exceeds_memory(facts: ModelFacts, limits: MachineLimits) -> bool:
+    """Whether the weights alone leave nothing of the memory: they can only be mapped from a build then."""
+    return facts.weights_bytes + _OVERHEAD_BYTES >= limits.memory_bytes
+
+
+def mapped_facts(facts: ModelFacts) -> ModelFacts:
+    """The same model with its packed weights mapped: they take address space, and only memory that is to spare."""
+    return replace(facts, weights_bytes=0, file_bytes=facts.file_bytes + facts.weights_bytes)
 
 
 def format_size(num_bytes: int) -> str:

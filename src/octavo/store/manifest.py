@@ -10,6 +10,7 @@ import msgspec
 
 from octavo.errors import InvalidRequest
 from octavo.store.blobs import BlobStore
+from octavo.store.builds import blob_build_path
 from octavo.store.name import ModelName
 
 
@@ -67,7 +68,7 @@ def list_models(home: Path) -> list[Manifest]:
 
 
 def remove_model(home: Path, name: ModelName) -> bool:
-    """Forget a stored model, and delete its blob unless another model is the same file. False if it is not stored."""
+    """Forget a stored model; its blob and build go too, unless another model is the same file. False if not stored."""
     manifest = read_manifest(home, name)
     if manifest is None:
         return False
@@ -76,4 +77,5 @@ def remove_model(home: Path, name: ModelName) -> bool:
         _path(home, name).unlink(missing_ok=True)
         if all(other.sha256 != manifest.sha256 for other in list_models(home)):
             store.path(manifest.sha256).unlink(missing_ok=True)
+            blob_build_path(home, manifest.sha256).unlink(missing_ok=True)
     return True

@@ -27,6 +27,7 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.paths = (path,)
         self._map = _map_file(path)
         try:
             header = parse_header(self._map, str(path))

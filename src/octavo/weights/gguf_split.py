@@ -33,6 +33,7 @@ class SplitGGUF:
         self._parts = parts
         self._part_by_name = {name: part for part in parts for name in part.tensors}
         self.path = parts[0].path
+        self.paths = tuple(part.path for part in parts)
         self.metadata: Metadata = parts[0].metadata
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
             {name: info for part in parts for name, info in part.tensors.items()}

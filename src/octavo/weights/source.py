@@ -26,6 +26,11 @@ class WeightSource(Protocol):
         ...
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """All files of the model, in order."""
+        ...
+
+    @property
     def metadata(self) -> Metadata:
         """Key/value pairs of the file."""
         ...

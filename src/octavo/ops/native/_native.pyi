@@ -5,6 +5,12 @@ import numpy.typing as npt
 
 from octavo.ops.protocol import Batch, DecodeRun, Floats, Int32s, SampleBatch, SampleResult
 
+PACKED_LAYOUT: int
+"""Version of how formats are packed."""
+
+FILE_BLOCK: int
+"""Bytes of packed weights that share a checksum."""
+
 def supported_tables() -> list[str]:
     """Names of the kernel tables this machine runs, best first."""
 
@@ -70,6 +76,27 @@ class Runtime:
         self, format: int, rows: int, cols: int, bytes: npt.NDArray[np.uint8]
     ) -> int: ...
     def add_vector(self, values: Floats) -> int: ...
+    def pack(
+        self, format: int, rows: int, cols: int, bytes: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[np.uint8]:
+        """The packed matrix, in memory of its own."""
+
+    def checksums(self, bytes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+        """One for each FILE_BLOCK bytes; the last block may be shorter."""
+
+    def load_region(
+        self,
+        fd: int,
+        offset: int,
+        bytes: int,
+        checksums: npt.NDArray[np.uint64],
+        *,
+        is_mapped: bool,
+    ) -> int:
+        """Read packed weights from an open file, or map them unchecked. Raises ValueError, CapacityError."""
+
+    def adopt_matrix(self, format: int, rows: int, cols: int, region: int, offset: int) -> int: ...
+    def adopt_vector(self, size: int, region: int, offset: int) -> int: ...
 
 class Program:
     """Records a body (tokens to hidden rows), then a head (hidden rows to logits). ValueError where shapes differ."""

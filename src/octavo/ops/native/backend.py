@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.config import ActivationPrecision
 from octavo.errors import InvalidRequest
@@ -15,6 +16,7 @@ from octavo.observability.limits import MachineCeilings, ModelWork
 from octavo.ops.native import _native
 from octavo.ops.native.limits import measure_in_place, work_of
 from octavo.ops.native.ops import NativeOps
+from octavo.ops.native.packed import PackedPart, PackingOps, Sink
 from octavo.ops.native.program import Tensor, Value, Weight
 from octavo.ops.protocol import (
     Batch,
@@ -75,6 +77,28 @@ class NativeBackend:
     def kernel_table(self) -> str:
         """Name of the kernels in use."""
         return self._kernel_table
+
+    def load_packed(self, part: PackedPart, *, is_mapped: bool = False) -> None:
+        """Read packed weights; models loaded after that take the tensors in it from there.
+
+        `is_mapped` maps the file instead, unchecked, for weights larger than the memory.
+        Raises: ValueError if the file is short or a checksum is wrong, CapacityError.
+        """
+        assert self._runtime is not None
+        region = self._runtime.load_region(
+            part.fd, part.offset, part.num_bytes, part.checksums, is_mapped=is_mapped
+        )
+        self.ops.adopt(region, part.tensors)
+
+    def packing_ops(self, sink: Sink) -> PackingOps:
+        """Operations that pack what a model loads and hand it to `sink`. Holds no weights."""
+        assert self._runtime is not None
+        return PackingOps(self._runtime, sink)
+
+    def checksums(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+        """Checksums of packed weights, one for each FILE_BLOCK bytes."""
+        assert self._runtime is not None
+        return self._runtime.checksums(data)
 
     def compile(
         self, model: NativeModel, layout: KVLayout, num_blocks: int, max_batched_tokens: int

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from octavo.dtypes import HostTensor, QuantFormat
 from octavo.errors import UnsupportedArchitecture
 from octavo.ops.native import _native
-from octavo.ops.native.program import Tensor, Value, Vector, Weight
+from octavo.ops.native.program import PackedTensor, Tensor, Value, Vector, Weight
 from octavo.ops.protocol import Activation, AttentionSpec, Batch, Floats, RopeOrder, RopeSpec
 
 
@@ -17,6 +19,7 @@ class NativeOps:
     def __init__(self, runtime: _native.Runtime) -> None:
         self._runtime = runtime
         self._recording: _native.Program | None = None
+        self._held: dict[str, tuple[int, PackedTensor]] = {}
 
     def begin(self, program: _native.Program) -> None:
         """Record what follows into `program`."""
@@ -26,15 +29,21 @@ class NativeOps:
         """Stop recording."""
         self._recording = None
 
+    def adopt(self, region: int, tensors: Mapping[str, PackedTensor]) -> None:
+        """Take these tensors from packed weights that the runtime has read, whatever the model file holds."""
+        self._held = {name: (region, tensor) for name, tensor in tensors.items()}
+
     def weight(self, tensor: HostTensor) -> Weight:
         """See Ops.weight. Raises UnsupportedArchitecture for rows that no kernel multiplies."""
-        if len(tensor.shape) != 2:
-            raise ValueError(f"{tensor.name} is not a matrix: shape {tensor.shape}")
-        rows, cols = tensor.shape
-        if not _native.can_pack(tensor.format.type_id, cols):
-            raise UnsupportedArchitecture(
-                f"{tensor.name}: rows of {cols} elements in {tensor.format.name} have no native kernel"
+        found = self._held.get(tensor.name)
+        if found is not None:
+            region, held = found
+            rows, cols = held.shape
+            weight_id = self._runtime.adopt_matrix(
+                held.format.type_id, rows, cols, region, held.offset
             )
+            return Weight(weight_id, rows, cols)
+        rows, cols = matrix_shape(tensor)
         data = np.frombuffer(tensor.data, dtype=np.uint8)
         weight_id = self._runtime.add_matrix(tensor.format.type_id, rows, cols, data)
         tensor.release()
@@ -42,9 +51,13 @@ class NativeOps:
 
     def vector(self, tensor: HostTensor) -> Vector:
         """See Ops.vector."""
-        if len(tensor.shape) != 1:
-            raise ValueError(f"{tensor.name} is not a vector: shape {tensor.shape}")
-        vector_id = self._runtime.add_vector(_floats(tensor))
+        found = self._held.get(tensor.name)
+        if found is not None:
+            region, held = found
+            return Vector(
+                self._runtime.adopt_vector(held.shape[0], region, held.offset), held.shape[0]
+            )
+        vector_id = self._runtime.add_vector(vector_values(tensor))
         tensor.release()
         return Vector(vector_id, tensor.shape[0])
 
@@ -119,7 +132,22 @@ def rope_frequencies(spec: RopeSpec) -> list[float]:
     ]
 
 
-def _floats(tensor: HostTensor) -> Floats:
+def matrix_shape(tensor: HostTensor) -> tuple[int, int]:
+    """Rows and columns. Raises ValueError if it is no matrix, UnsupportedArchitecture for rows that no kernel multiplies."""
+    if len(tensor.shape) != 2:
+        raise ValueError(f"{tensor.name} is not a matrix: shape {tensor.shape}")
+    rows, cols = tensor.shape
+    if not _native.can_pack(tensor.format.type_id, cols):
+        raise UnsupportedArchitecture(
+            f"{tensor.name}: rows of {cols} elements in {tensor.format.name} have no native kernel"
+        )
+    return rows, cols
+
+
+def vector_values(tensor: HostTensor) -> Floats:
+    """A copy of a vector's elements. Raises ValueError if it is none, UnsupportedArchitecture for quantised ones."""
+    if len(tensor.shape) != 1:
+        raise ValueError(f"{tensor.name} is not a vector: shape {tensor.shape}")
     match tensor.format:
         case QuantFormat.F32:
             return np.frombuffer(tensor.data, np.float32).copy()

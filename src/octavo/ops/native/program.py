@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.dtypes import QuantFormat
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -23,6 +25,21 @@ class Vector:
 
     def __len__(self) -> int:
         return self.size
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTensor:
+    """A tensor as it is held: matrices packed, vectors as float32.
+
+    `source_format` is that of the model file, `format` the one that is multiplied. Units: bytes; `offset` counts from
+    the start of the packed weights, a multiple of 64.
+    """
+
+    shape: tuple[int, ...]
+    source_format: QuantFormat
+    format: QuantFormat
+    offset: int
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
