@@ -18,10 +18,15 @@ namespace {
 std::string_view view(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
 // UTF-8 of a token text; bytes that were not UTF-8 in the file arrive as escaped surrogates and are given back.
-nb::bytes token_text(nb::handle text) {
+// `keeper` owns what is no part of the text object.
+std::string_view token_text(nb::handle text, nb::object& keeper) {
+  Py_ssize_t size = 0;
+  if (const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size)) return {utf8, static_cast<std::size_t>(size)};
+  PyErr_Clear();
   PyObject* bytes = PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogateescape");
   if (bytes == nullptr) throw nb::python_error();
-  return nb::steal<nb::bytes>(bytes);
+  keeper = nb::steal(bytes);
+  return view(nb::borrow<nb::bytes>(keeper));
 }
 
 using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -35,8 +40,8 @@ void build(SpmModel* self, const nb::list& tokens, const Scores& scores, const T
   }
   SpmModel model(num_tokens, add_space_prefix, unknown_id);
   for (std::size_t i = 0; i < num_tokens; ++i) {
-    const nb::bytes text = token_text(tokens[i]);
-    model.add_token(view(text), scores.data()[i], static_cast<TokenType>(types.data()[i]));
+    nb::object keeper;
+    model.add_token(token_text(tokens[i], keeper), scores.data()[i], static_cast<TokenType>(types.data()[i]));
   }
   model.finish();
   new (self) SpmModel(std::move(model));

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,8 +14,9 @@ from octavo.api.processor import Processor
 from octavo.config import EngineConfig, ModelConfig, from_env
 from octavo.engine.engine import Engine
 from octavo.engine.loader import load_engine
+from octavo.tokenization.chat_template import ChatTemplate
 from octavo.tokenization.tokenizer import Tokenizer, load_tokenizer
-from octavo.weights.source import open_weights
+from octavo.weights.source import Metadata, open_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,40 @@ def load_runtime(
     compute = replace(config.compute, isa=config.compute.isa or env.isa)
     config = replace(config, model=_named(config.model), compute=compute)
     with open_weights(path) as weights:
-        ready = (
-            load_tokenizer(weights.metadata) if tokenizer is None else _other_tokenizer(tokenizer)
-        )
-        template = load_chat_template(ready, config.model.chat_template)
         build = build_to_start_from(env.home, weights.path, config.model)
-        engine = load_engine(config, weights, build=build)
+        engine, (ready, template) = _both(
+            lambda: load_engine(config, weights, build=build),
+            lambda: _front_end(config.model, weights.metadata, tokenizer),
+        )
     return Runtime(engine, Processor(engine.info, ready, chat_template=template, seed=seed))
+
+
+def _both(
+    load: Callable[[], Engine], prepare: Callable[[], tuple[Tokenizer, ChatTemplate | None]]
+) -> tuple[Engine, tuple[Tokenizer, ChatTemplate | None]]:
+    """Do both at once: native code reads or packs weights while Python builds the tokenizer.
+
+    Where both fail the error is the tokenizer's: it is about the file, the other may be about the machine only.
+    """
+    with ThreadPoolExecutor(1, "octavo-tokenizer") as pool:
+        front_end = pool.submit(prepare)
+        try:
+            engine = load()
+        except Exception:
+            front_end.result()
+            raise
+    try:
+        return engine, front_end.result()
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _front_end(
+    model: ModelConfig, metadata: Metadata, tokenizer: str | Path | Tokenizer | None
+) -> tuple[Tokenizer, ChatTemplate | None]:
+    ready = load_tokenizer(metadata) if tokenizer is None else _other_tokenizer(tokenizer)
+    return ready, load_chat_template(ready, model.chat_template)
 
 
 def _named(model: ModelConfig) -> ModelConfig:
