@@ -348,6 +348,13 @@ NB_MODULE(_native, m) {
       "can_pack",
       [](int32_t format, int32_t cols) { return packed_panel_bytes(static_cast<WeightFormat>(format), cols) != 0; },
       nb::arg("format"), nb::arg("cols"), "Whether rows of this ggml type and length are multiplied as they are.");
+  m.def(
+      "packed_bytes",
+      [](int32_t format, int64_t rows, int32_t cols) {
+        const size_t panels = static_cast<size_t>((rows + kPanelRows - 1) / kPanelRows);
+        return panels * packed_panel_bytes(static_cast<WeightFormat>(format), cols);
+      },
+      nb::arg("format"), nb::arg("rows"), nb::arg("cols"), "Bytes of a packed matrix, 0 if it cannot be packed.");
   m.attr("PACKED_LAYOUT") = kPackedLayout;
   m.attr("FILE_BLOCK") = kFileBlock;
   nb::class_<Runtime>(m, "Runtime")

@@ -22,6 +22,7 @@ from octavo.engine.builds import BuildPlace, verify_build, write_build
 from octavo.engine.loader import load_engine
 from octavo.engine.machine import MachineLimits
 from octavo.errors import CorruptWeights, InvalidRequest, ModelError, UnusableBuild
+from octavo.ops.native import supported_isas
 from octavo.weights.build_file import (
     DATA_OFFSET,
     BuildFile,
@@ -105,6 +106,20 @@ def test_a_build_gives_the_same_bits_as_packing(
     assert where == f"read from the build {place.path}"
     assert not warned
     assert got == answers_of(model, None)
+
+
+@pytest.mark.parametrize("isa", supported_isas())
+def test_a_build_serves_every_kernel_table(isa: str, model: Path, place: BuildPlace) -> None:
+    config = engine_config(BackendName.NATIVE)
+    config = replace(config, compute=replace(config.compute, isa=isa))
+    got = []
+    for build in (place, None):
+        with open_weights(model) as weights:
+            engine = load_engine(config, weights, limits=LIMITS, build=build)
+        assert engine.info.kernel_table == isa
+        got.append(answers(engine))
+        engine.close()
+    assert got[0] == got[1]
 
 
 def test_a_build_does_not_depend_on_threads(model: Path, tmp_path: Path) -> None:
@@ -242,6 +257,8 @@ def first_tensor(directory: Directory, **changes: object) -> Directory:
         (lambda layout, d: (layout, first_tensor(d, format=8)), "another way"),
         (lambda layout, d: (layout, first_tensor(d, offset=2**50)), "does not lie"),
         (lambda layout, d: (layout, first_tensor(d, offset=-64)), "does not lie"),
+        (lambda layout, d: (layout, first_tensor(d, offset=4)), "does not lie"),
+        (lambda layout, d: (layout, first_tensor(d, num_bytes=64)), "another way"),
         (lambda layout, d: (layout, structs.replace(d, parts=())), "number of files"),
     ],
 )

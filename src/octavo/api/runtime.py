@@ -45,14 +45,14 @@ def load_runtime(
     config = replace(config, model=_named(config.model), compute=compute)
     with open_weights(path) as weights:
         build = build_to_start_from(env.home, weights.path, config.model)
-        engine, (ready, template) = _both(
+        engine, (ready, template) = load_both(
             lambda: load_engine(config, weights, build=build),
             lambda: _front_end(config.model, weights.metadata, tokenizer),
         )
     return Runtime(engine, Processor(engine.info, ready, chat_template=template, seed=seed))
 
 
-def _both(
+def load_both(
     load: Callable[[], Engine], prepare: Callable[[], tuple[Tokenizer, ChatTemplate | None]]
 ) -> tuple[Engine, tuple[Tokenizer, ChatTemplate | None]]:
     """Do both at once: native code reads or packs weights while Python builds the tokenizer.

@@ -20,10 +20,11 @@ from octavo.dtypes import FORMAT_BY_TYPE_ID, HostTensor, QuantFormat
 from octavo.errors import CorruptWeights, InvalidRequest, ModelError, UnusableBuild
 from octavo.models.table import load_model
 from octavo.ops.native.backend import NativeBackend
-from octavo.ops.native.packed import PACKED_LAYOUT, PackedPart, Sink
+from octavo.ops.native.packed import PACKED_LAYOUT, PackedPart, Sink, held_bytes
 from octavo.ops.native.program import PackedTensor, Tensor, Weight
 from octavo.ops.protocol import Ops
 from octavo.weights.build_file import (
+    ALIGNMENT,
     BLOCK_BYTES,
     DATA_OFFSET,
     MAGIC,
@@ -191,9 +192,11 @@ def _check_stamps(directory: Directory, identity: ModelIdentity, digest: str | N
 def _check_tensor(tensor: BuildTensor, info: TensorInfo | None, data_bytes: int) -> None:
     if info is None or (info.shape, info.format.type_id) != (tensor.shape, tensor.source_format):
         raise UnusableBuild(f"tensor {tensor.name} is another one in the model file")
-    if tensor.format != held_format(info).type_id:
+    held = held_format(info)
+    if (tensor.format, tensor.num_bytes) != (held.type_id, held_bytes(info.shape, held)):
         raise UnusableBuild(f"this Octavo holds {info.format.name} in another way")
-    if not 0 <= tensor.offset <= data_bytes - tensor.num_bytes:
+    is_inside = 0 <= tensor.offset <= data_bytes - tensor.num_bytes
+    if not is_inside or tensor.offset % ALIGNMENT:
         raise UnusableBuild(f"tensor {tensor.name} does not lie in the data")
 
 

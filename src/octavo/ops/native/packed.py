@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -30,6 +31,13 @@ class PackedPart:
     num_bytes: int
     checksums: npt.NDArray[np.uint64]
     tensors: Mapping[str, PackedTensor]
+
+
+def held_bytes(shape: tuple[int, ...], format_: QuantFormat) -> int:
+    """Bytes of a tensor as it is held: a packed matrix, or a vector in its own format."""
+    if len(shape) != 2:
+        return format_.num_bytes(prod(shape))
+    return _native.packed_bytes(format_.type_id, *shape)
 
 
 Sink = Callable[[HostTensor, QuantFormat, npt.NDArray[np.uint8]], None]
