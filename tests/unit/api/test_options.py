@@ -70,3 +70,9 @@ def test_an_impossible_value_names_its_keyword(options: dict[str, object], param
     with pytest.raises(InvalidRequest) as caught:
         engine_config("m", options)
     assert caught.value.param == param
+
+
+def test_a_build_can_be_left_aside_or_named() -> None:
+    assert engine_config("m", {}).model.build
+    config = engine_config("m", {"build": False, "build_file": "x.octavo"})
+    assert (config.model.build, config.model.build_file) == (False, "x.octavo")
