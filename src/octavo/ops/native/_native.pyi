@@ -61,6 +61,7 @@ class ProgramWork:
     def kv_elements(self) -> list[int]: ...
     @property
     def windows(self) -> list[int]: ...
+
 def packed_bytes(format: int, rows: int, cols: int) -> int:
     """Bytes of a packed matrix, 0 if it cannot be packed."""
 
