@@ -1,6 +1,7 @@
 #include "core/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -43,10 +44,9 @@ Status Executor::allocate() {
   const int threads = runtime_->pool.size();
   // Below kOwnTokens per member the activations are shared.
   const int32_t shared_tokens = std::min(chunk, kOwnTokens * threads);
-  const int32_t own_tokens = std::max(std::min(chunk, (chunk - 1) / threads + 1 + kTokenStep), kCopiedTokens);
   const size_t acts = std::max(linear_->act_bytes(shared_tokens, body_.max_quantized_cols, runtime_->precision),
                                linear_->act_bytes(kSlabRows, head_.max_quantized_cols, runtime_->precision));
-  const size_t own_acts = linear_->act_bytes(own_tokens, body_.max_quantized_cols, runtime_->precision);
+  const size_t own_acts = linear_->act_bytes(std::max(chunk, kCopiedTokens), body_.max_quantized_cols, runtime_->precision);
   int32_t group = 1;
   for (const AttentionSpec& spec : attentions_) {
     group = std::max(group, spec.shape.num_heads / spec.shape.num_kv_heads);
@@ -109,7 +109,7 @@ Status Executor::execute(const BatchView& batch, const SampleView& sample, const
   if (Status status = check_batch(batch, limits_); !status.ok()) return status;
   if (Status status = check_sample(sample, result, batch.num_rows(), limits_); !status.ok()) return status;
   now_ = {&batch, &sample, &result};
-  runtime_->pool.run(
+  run_team(
       [](void* context, int member) {
         Executor& executor = *static_cast<Executor*>(context);
         executor.run_step(executor.members_[member]);
@@ -117,6 +117,21 @@ Status Executor::execute(const BatchView& batch, const SampleView& sample, const
       this);
   now_ = {};
   return {};
+}
+
+// Runs a task on the team, or on this thread alone while others keep the rest of it from running.
+void Executor::run_team(ThreadPool::Task task, void* context) {
+  const auto now = [] {
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  ThreadPool& pool = runtime_->pool;
+  const int64_t begin = now(), slept = pool.slept_ns();
+  const bool is_alone = pool.size() == 1 || control_.is_alone(begin);
+  team_size_ = is_alone ? 1 : pool.size();
+  pool.run(task, context, is_alone);
+  if (is_alone) return;
+  const int64_t end = now();
+  control_.observe(end, end - begin, pool.slept_ns() - slept);
 }
 
 void Executor::set_counting(bool is_counting) {
@@ -138,6 +153,8 @@ std::vector<OpCount> Executor::op_counts() const {
 
 void Executor::run_step(Member& member) {
   ThreadPool& pool = runtime_->pool;
+  member.num_attends = 0;
+  for (std::atomic<int>& next : items_[member.index].next) next.store(0, std::memory_order_relaxed);
   const int32_t num_tokens = now_.batch->num_tokens(), num_rows = now_.batch->num_rows();
   for (int32_t begin = 0; begin < num_tokens; begin += kChunkTokens) {
     const int32_t count = std::min(kChunkTokens, num_tokens - begin);
@@ -160,9 +177,9 @@ void Executor::run_step(Member& member) {
 
 void Executor::sample_rows(const LogitSlab& slab, const Member& member) {
   Lap lap(is_counting_ && member.index == 0);
-  sampler_.summarize(slab, *now_.sample, member.index);
+  sampler_.summarize(slab, *now_.sample, member.index, team_size_);
   runtime_->pool.barrier();
-  sampler_.choose(slab, *now_.sample, *now_.result, member.index);
+  sampler_.choose(slab, *now_.sample, *now_.result, member.index, team_size_);
   if (!is_counting_ || member.index != 0) return;
   lap.add_to(sample_counter_.work_ns);
   ++sample_counter_.calls;
@@ -191,7 +208,7 @@ void Executor::make_attention_tiles(int32_t begin, int32_t count) {
 }
 
 Executor::Sharing Executor::sharing_for(int32_t count) const {
-  if (count >= kOwnTokens * runtime_->pool.size()) return Sharing::kTokens;
+  if (count >= kOwnTokens * team_size_) return Sharing::kTokens;
   return count <= kCopiedTokens ? Sharing::kCopies : Sharing::kTiles;
 }
 
@@ -202,7 +219,7 @@ Executor::Part Executor::body_part(int32_t count, const Member& member) const {
   const Share all{0, count};
   switch (sharing_for(count)) {
     case Sharing::kCopies: {
-      const Share stored = share_of(count, member.index, runtime_->pool.size());
+      const Share stored = share_of(count, member.index, team_size_);
       return {Sharing::kCopies, 0, count, all, stored, shared, {member.copied, kCopiedTokens}, member.acts};
     }
     case Sharing::kTiles: {
@@ -224,18 +241,18 @@ Executor::Part Executor::head_part(int32_t count, const Member& member) const {
 }
 
 Share Executor::tile_tokens(int32_t count, int member) const {
-  const Share tiles = share_of((count - 1) / kTileTokens + 1, member, runtime_->pool.size());
+  const Share tiles = share_of((count - 1) / kTileTokens + 1, member, team_size_);
   return {std::min(tiles.begin * kTileTokens, count), std::min(tiles.end * kTileTokens, count)};
 }
 
 Share Executor::own_tokens(int32_t count, int member) const {
-  const Share steps = share_of((count - 1) / kTokenStep + 1, member, runtime_->pool.size());
+  const Share steps = share_of((count - 1) / kTokenStep + 1, member, team_size_);
   return {std::min(steps.begin * kTokenStep, count), std::min(steps.end * kTokenStep, count)};
 }
 
 // The tiles that begin with a token of the member's own.
 Share Executor::own_tiles(int member) const {
-  if (sharing_for(chunk_tokens_) != Sharing::kTokens) return share_of(num_tiles_, member, runtime_->pool.size());
+  if (sharing_for(chunk_tokens_) != Sharing::kTokens) return share_of(num_tiles_, member, team_size_);
   const Share tokens = own_tokens(chunk_tokens_, member);
   const auto first_from = [&](int32_t token) {
     const auto at = std::lower_bound(tiles_.begin(), tiles_.begin() + num_tiles_, token,
@@ -247,7 +264,7 @@ Share Executor::own_tiles(int member) const {
 
 // Whether every member has about as much context to read as the others.
 bool Executor::is_balanced() const {
-  const int threads = runtime_->pool.size();
+  const int threads = team_size_;
   int64_t total = 0, most = 0;
   for (int member = 0; member < threads; ++member) {
     const Share tiles = own_tiles(member);
@@ -424,7 +441,7 @@ void Executor::run_multiply(const Stage& stage, const Window& window, Member& me
   int32_t before = 0;
   for (const Product& product : stage.products) {
     const int32_t num_panels = product.matrix->num_panels;
-    const Share panels = part.sharing == Sharing::kTokens
+    const Share panels = part.sharing == Sharing::kTokens || team_size_ == 1
                              ? Share{0, num_panels}
                                         : Share{std::clamp(stage.splits[member.index] - before, 0, num_panels),
                                                 std::clamp(stage.splits[member.index + 1] - before, 0, num_panels)};

@@ -18,6 +18,7 @@
 #include "core/plan.h"
 #include "core/program.h"
 #include "core/sampler.h"
+#include "core/team_control.h"
 #include "core/thread_pool.h"
 #include "core/weight_store.h"
 #include "kernels/table.h"
@@ -156,9 +157,11 @@ class Executor {
     float* scores = nullptr;
   };
 
-  explicit Executor(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+  explicit Executor(std::shared_ptr<Runtime> runtime)
+      : runtime_(std::move(runtime)), control_(runtime_->pool.size()) {}
   Status allocate();
 
+  void run_team(ThreadPool::Task task, void* context);
   void run_step(Member& member);
   void run_decode(DecodeState& state, Member& member);
   void begin_decode(const BatchView& batch, const SampleView& sample, std::span<int32_t> tokens, DecodeState& state);
@@ -227,6 +230,8 @@ class Executor {
   std::vector<FetchList> fetch_lists_;
   std::unique_ptr<ItemCounter[]> items_;  // by member
   DecodeArrays decode_;
+  TeamControl control_;
+  int team_size_ = 1;  // members of the step at hand
   Step now_{};
 };
 

@@ -10,7 +10,7 @@ namespace octavo {
 
 // With few items (a query tile and a kv head each), context tiles are shared out instead.
 bool Executor::is_split(const AttentionSpec& spec) const {
-  const int threads = runtime_->pool.size();
+  const int threads = team_size_;
   const int32_t group = spec.shape.num_heads / spec.shape.num_kv_heads;
   return threads > 1 && num_tiles_ * spec.shape.num_kv_heads < kItemsPerThread * threads &&
          max_tile_tokens_ * group <= kSplitRows;
@@ -60,7 +60,7 @@ void Executor::run_attend(const Stage& stage, Member& member) {
 // The next index of the member's own share, then of the shares of others; -1 at the end.
 template <typename ShareOf>
 int Executor::take(int parity, const Member& member, ShareOf share_of_owner) {
-  const int threads = runtime_->pool.size();
+  const int threads = team_size_;
   for (int i = 0; i < threads; ++i) {
     const int owner = (member.index + i) % threads;
     const Share share = share_of_owner(owner);
@@ -86,7 +86,7 @@ void Executor::attend_whole(const Stage& stage, int parity, const Member& member
   const int32_t num_heads = shape.num_kv_heads;
   const int num_items = num_tiles_ * num_heads;
   if (max_tile_tokens_ > 1) {
-    const auto share = [&](int owner) { return share_of(num_items, owner, runtime_->pool.size()); };
+    const auto share = [&](int owner) { return share_of(num_items, owner, team_size_); };
     for (int i = take(parity, member, share); i >= 0; i = take(parity, member, share)) {
       attend_tile(stage, tiles_[i % num_tiles_], i / num_tiles_, {}, member);
     }
@@ -163,7 +163,7 @@ FetchQueue* Executor::fetch_for(const Stage& stage, const Window& window, Member
   const size_t region = kv_.shape().layer_bytes() / 64 * 64;
   const int32_t first = list->start[share.begin], last = list->start[share.end];
   const int64_t lines = static_cast<int64_t>(last - first) * (region / 64);
-  const int64_t num_panels = stage.fetch_panels / (member.part.sharing == Sharing::kTokens ? 1 : runtime_->pool.size());
+  const int64_t num_panels = stage.fetch_panels / (member.part.sharing == Sharing::kTokens ? 1 : team_size_);
   const int64_t num_steps = num_panels * ((member.part.end - member.part.begin - 1) / kTileTokens + 1);
   member.fetch = {layer.pool + layer.layer_offset, layer.block_bytes,          region, list->blocks.data() + first,
                   list->blocks.data() + last,      0,
@@ -183,7 +183,7 @@ void Executor::attend_split(const Stage& stage, int parity, const Member& member
     const ContextRange range = context_range(shape, tiles_[i]);
     num_units += (range.last - range.first) * shape.num_kv_heads;
   }
-  const auto share_of_units = [&](int owner) { return share_of(num_units, owner, runtime_->pool.size()); };
+  const auto share_of_units = [&](int owner) { return share_of(num_units, owner, team_size_); };
   for (int unit = take(parity, member, share_of_units); unit >= 0; unit = take(parity, member, share_of_units)) {
     int item = 0, context = unit;
     ContextRange range = context_range(shape, tiles_[0]);
@@ -203,7 +203,7 @@ void Executor::attend_split(const Stage& stage, int parity, const Member& member
     const AttentionTile& tile = tiles_[i % num_tiles_];
     const ContextRange range = context_range(shape, tile);
     const int32_t num_rows = tile.num_tokens * (shape.num_heads / shape.num_kv_heads);
-    if (i % runtime_->pool.size() == member.index) {
+    if (i % team_size_ == member.index) {
       reset_states(member.states, num_rows, shape.head_dim);
       for (int32_t c = 0; c < range.last - range.first; ++c) {
         step_->merge(split_partials_.as<float>() + (before + c) * unit_floats, num_rows, shape.head_dim,

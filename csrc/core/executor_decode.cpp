@@ -23,7 +23,7 @@ Status Executor::decode(const BatchView& batch, const SampleView& sample, const 
     Executor* executor;
     DecodeState* state;
   } context{this, &state};
-  runtime_->pool.run(
+  run_team(
       [](void* pointer, int member) {
         const auto& [executor, its_state] = *static_cast<Context*>(pointer);
         executor->run_decode(*its_state, executor->members_[member]);

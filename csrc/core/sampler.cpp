@@ -19,7 +19,6 @@ Status Sampler::create(const StepKernels& kernels, int32_t vocab_size, int32_t m
                        Sampler* out) {
   out->kernels_ = &kernels;
   out->vocab_size_ = vocab_size;
-  out->num_members_ = num_members;
   out->summaries_.resize(static_cast<size_t>(max_rows) * out->num_slices());
   out->scratch_.resize(num_members);
   const size_t size = round_up(vocab_size, 16);
@@ -39,9 +38,9 @@ Status Sampler::create(const StepKernels& kernels, int32_t vocab_size, int32_t m
 
 int32_t Sampler::slice_size(int32_t slice) const { return std::min(kVocabSlice, vocab_size_ - slice * kVocabSlice); }
 
-void Sampler::summarize(const LogitSlab& slab, const SampleView& sample, int member) {
+void Sampler::summarize(const LogitSlab& slab, const SampleView& sample, int member, int num_members) {
   const int slices = num_slices();
-  const Share share = share_of(slab.num_rows * slices, member, num_members_);
+  const Share share = share_of(slab.num_rows * slices, member, num_members);
   for (int i = share.begin; i < share.end; ++i) {
     const int row = i / slices, slice = i % slices;
     const float* x = slab.data + row * slab.stride + static_cast<size_t>(slice) * kVocabSlice;
@@ -53,9 +52,10 @@ void Sampler::summarize(const LogitSlab& slab, const SampleView& sample, int mem
   }
 }
 
-void Sampler::choose(const LogitSlab& slab, const SampleView& sample, const ResultView& result, int member) {
+void Sampler::choose(const LogitSlab& slab, const SampleView& sample, const ResultView& result, int member,
+                     int num_members) {
   Scratch& scratch = scratch_[member];
-  const Share share = share_of(slab.num_rows, member, num_members_);
+  const Share share = share_of(slab.num_rows, member, num_members);
   for (int i = share.begin; i < share.end; ++i) {
     const int32_t row = slab.first_row + i;
     const float* logits = slab.data + i * slab.stride;

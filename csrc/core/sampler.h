@@ -27,8 +27,8 @@ class Sampler {
   static Status create(const StepKernels& kernels, int32_t vocab_size, int32_t max_rows, int num_members, Sampler* out);
 
   // Both are called by all members, with a barrier between them.
-  void summarize(const LogitSlab& slab, const SampleView& sample, int member);
-  void choose(const LogitSlab& slab, const SampleView& sample, const ResultView& result, int member);
+  void summarize(const LogitSlab& slab, const SampleView& sample, int member, int num_members);
+  void choose(const LogitSlab& slab, const SampleView& sample, const ResultView& result, int member, int num_members);
 
  private:
   struct Summary {
@@ -90,7 +90,6 @@ class Sampler {
 
   const StepKernels* kernels_ = nullptr;
   int32_t vocab_size_ = 0;
-  int num_members_ = 0;
   std::vector<Summary> summaries_;  // [max_rows, num_slices]
   std::vector<Scratch> scratch_;    // by member
 };

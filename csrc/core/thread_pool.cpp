@@ -1,5 +1,7 @@
 #include "core/thread_pool.h"
 
+#include <chrono>
+
 #include "core/float_mode.h"
 
 #if defined(__SSE2__)
@@ -18,18 +20,18 @@ inline void relax() {
 #endif
 }
 
-// Returns when `value` is no longer `old`.
-void await_change(const std::atomic<uint32_t>& value, uint32_t old) {
+// Whether `value` became other than `old` while it was watched.
+bool spin(const std::atomic<uint32_t>& value, uint32_t old) {
   for (int i = 0; i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
+    if (value.load(std::memory_order_acquire) != old) return true;
     relax();
   }
-  value.wait(old, std::memory_order_acquire);
+  return false;
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
+ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads), team_size_(num_threads) {
   threads_.reserve(num_threads - 1);
   for (int member = 1; member < num_threads; ++member) {
     threads_.emplace_back([this, member] { work(member); });
@@ -43,12 +45,13 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ThreadPool::run(Task task, void* context) {
+void ThreadPool::run(Task task, void* context, bool is_alone) {
   const std::lock_guard lock(turn_);
   const FlushSubnormals mode;
   task_ = task;
   context_ = context;
-  if (num_threads_ > 1) {
+  team_size_ = is_alone ? 1 : num_threads_;
+  if (team_size_ > 1) {
     epoch_.fetch_add(1, std::memory_order_release);
     epoch_.notify_all();
   }
@@ -57,21 +60,25 @@ void ThreadPool::run(Task task, void* context) {
 }
 
 void ThreadPool::barrier() {
-  if (num_threads_ == 1) return;
+  if (team_size_ == 1) return;
   const uint32_t generation = generation_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads_) {
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == team_size_) {
     arrived_.store(0, std::memory_order_relaxed);
     generation_.store(generation + 1, std::memory_order_release);
     generation_.notify_all();
-  } else {
-    await_change(generation_, generation);
+    return;
   }
+  if (spin(generation_, generation)) return;
+  const auto asleep = std::chrono::steady_clock::now();
+  generation_.wait(generation, std::memory_order_acquire);
+  const std::chrono::nanoseconds slept = std::chrono::steady_clock::now() - asleep;
+  slept_ns_.fetch_add(slept.count(), std::memory_order_relaxed);
 }
 
 void ThreadPool::work(int member) {
   const FlushSubnormals mode;
   for (uint32_t seen = 0;; ++seen) {
-    await_change(epoch_, seen);
+    if (!spin(epoch_, seen)) epoch_.wait(seen, std::memory_order_acquire);
     if (is_stopping_.load(std::memory_order_relaxed)) return;
     task_(context_, member);
     barrier();

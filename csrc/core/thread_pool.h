@@ -21,12 +21,16 @@ class ThreadPool {
 
   int size() const { return num_threads_; }
 
-  // Runs task(context, member) on every member and returns when all have ended. Callers on several threads take turns.
+  // Runs task(context, member) on every member, or on the caller alone, and returns when all have ended. Callers on
+  // several threads take turns.
   using Task = void (*)(void* context, int member);
-  void run(Task task, void* context);
+  void run(Task task, void* context, bool is_alone = false);
 
   // Inside a task: waits until every member is here. Spins briefly, then sleeps.
   void barrier();
+
+  // Nanoseconds that members have slept at barriers, all together.
+  int64_t slept_ns() const { return slept_ns_.load(std::memory_order_relaxed); }
 
  private:
   void work(int member);
@@ -36,10 +40,12 @@ class ThreadPool {
   std::vector<std::thread> threads_;
   Task task_ = nullptr;
   void* context_ = nullptr;
+  int team_size_;  // of the task at hand
   // Apart from each other: the barrier's counter is written while its generation is polled.
   alignas(kCacheLine) std::atomic<uint32_t> epoch_{0};  // one more for each task
   alignas(kCacheLine) std::atomic<int> arrived_{0};
   alignas(kCacheLine) std::atomic<uint32_t> generation_{0};
+  std::atomic<int64_t> slept_ns_{0};
   std::atomic<bool> is_stopping_{false};
 };
 

@@ -110,8 +110,8 @@ void test_against_definition(const StepKernels& kernels, int32_t vocab, float sp
     std::fill(step.min_p.begin(), step.min_p.end(), p.min_p);
     std::fill(step.typical_p.begin(), step.typical_p.end(), p.typical_p);
     for (int32_t r = 0; r < kRows; ++r) step.seeds[r] = 1000 + r;
-    for (int member : {0, 1}) sampler.summarize(slab, step.sample(), member);
-    for (int member : {0, 1}) sampler.choose(slab, step.sample(), step.result(), member);
+    for (int member : {0, 1}) sampler.summarize(slab, step.sample(), member, 2);
+    for (int member : {0, 1}) sampler.choose(slab, step.sample(), step.result(), member, 2);
     for (int32_t r = 0; r < kRows; ++r) {
       const std::vector<float> row(&logits[r * stride], &logits[r * stride] + vocab);
       num_different += step.tokens[r] != defined(row, step, r);
@@ -134,8 +134,8 @@ void test_penalties(const StepKernels& kernels) {
   const float logits[6] = {1.0f, 2.0f, 3.0f, -1.0f, 2.5f, 0.0f};
   Step step({{{1}, 0, {0}}});
   const auto token = [&] {
-    sampler.summarize({logits, 6, 0, 1}, step.sample(), 0);
-    sampler.choose({logits, 6, 0, 1}, step.sample(), step.result(), 0);
+    sampler.summarize({logits, 6, 0, 1}, step.sample(), 0, 1);
+    sampler.choose({logits, 6, 0, 1}, step.sample(), step.result(), 0, 1);
     return step.tokens[0];
   };
   CHECK(token() == 2);
@@ -181,8 +181,8 @@ void test_odd_numbers(const StepKernels& kernels) {
         step.top_p = {p.top_p};
         step.min_p = {p.min_p};
         step.typical_p = {p.typical_p};
-        sampler.summarize({logits.data(), 40, 0, 1}, step.sample(), 0);
-        sampler.choose({logits.data(), 40, 0, 1}, step.sample(), step.result(), 0);
+        sampler.summarize({logits.data(), 40, 0, 1}, step.sample(), 0, 1);
+        sampler.choose({logits.data(), 40, 0, 1}, step.sample(), step.result(), 0, 1);
         CHECK(step.tokens[0] >= 0 && step.tokens[0] < 40);
       }
     }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "check.h"
+#include "core/team_control.h"
 #include "core/thread_pool.h"
 
 using namespace octavo;
@@ -93,9 +94,57 @@ void test_subnormals_are_flushed_inside_only() {
   CHECK(tiny * 0.01f != 0.0f);
 }
 
+void test_caller_alone() {
+  ThreadPool pool(3);
+  struct Seen {
+    ThreadPool& pool;
+    std::atomic<int> members{0};
+  } seen{pool};
+  const auto task = [](void* context, int member) {
+    Seen& s = *static_cast<Seen*>(context);
+    s.pool.barrier();
+    s.members += 1 << member;
+  };
+  pool.run(task, &seen, true);
+  CHECK(seen.members == 1);
+  pool.run(task, &seen);
+  CHECK(seen.members == 1 + 7);
+}
+
+constexpr int64_t kMs = 1'000'000;
+
+void test_team_is_left_alone_while_it_stalls() {
+  TeamControl control(2);
+  control.observe(0, 4 * kMs, 3 * kMs);
+  CHECK(!control.is_alone(0));  // once is chance
+  control.observe(4 * kMs, 4 * kMs, 3 * kMs);
+  CHECK(control.is_alone(5 * kMs) && control.is_alone(253 * kMs) && !control.is_alone(255 * kMs));
+  // A try that stalls again is paid with a longer pause.
+  control.observe(260 * kMs, 4 * kMs, 3 * kMs);
+  CHECK(control.is_alone(755 * kMs) && !control.is_alone(765 * kMs));
+  // Smooth steps end it; after many of them the next pause is a short one.
+  int64_t now = 800 * kMs;
+  for (int i = 0; i < 20; ++i, now += 4 * kMs) control.observe(now, 4 * kMs, kMs / 2);
+  CHECK(!control.is_alone(now));
+  for (int i = 0; i < 2; ++i) control.observe(now, 4 * kMs, 3 * kMs);
+  CHECK(control.is_alone(now + 249 * kMs) && !control.is_alone(now + 251 * kMs));
+}
+
+void test_short_steps_and_single_threads_decide_nothing() {
+  TeamControl many(2), one(1);
+  for (int i = 0; i < 10; ++i) {
+    many.observe(i, 50'000, 49'000);
+    one.observe(i, 4 * kMs, 4 * kMs);
+  }
+  CHECK(!many.is_alone(10) && !one.is_alone(10));
+}
+
 }  // namespace
 
 int main() {
+  test_caller_alone();
+  test_team_is_left_alone_while_it_stalls();
+  test_short_steps_and_single_threads_decide_nothing();
   test_barriers(1, 10, 3);
   test_barriers(2, 50, 100);
   test_barriers(5, 5, 20);
