@@ -86,7 +86,7 @@ double time_product(const LinearKernels& kernels, Precision precision, const std
     const size_t runs = tokens > 8 ? 1 : copies.size();
     const double start = seconds_now();
     for (size_t i = 0; i < runs; ++i) {
-      kernels.multiply(copies[turn++ % copies.size()], acts.bytes(), precision, x.floats(), first.cols, tokens, 0,
+      kernels.multiply(copies[turn++ % copies.size()], {acts.bytes(), precision, x.floats(), first.cols, tokens}, 0,
                        first.num_panels, out.floats(), first.rows, scratch.bytes(), nullptr);
     }
     const double taken = (seconds_now() - start) / static_cast<double>(runs);

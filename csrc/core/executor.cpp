@@ -436,7 +436,7 @@ void Executor::store_rows(const Stage& stage, const Window& window, const Part& 
 void Executor::run_multiply(const Stage& stage, const Window& window, Member& member) {
   const Part& part = member.part;
   const int32_t num_tokens = part.end - part.begin;
-  const float* x = row(stage.in, part, part.begin);
+  const MultiplyInput in{part.acts, runtime_->precision, row(stage.in, part, part.begin), stage.in.stride, num_tokens};
   FetchQueue* fetch = fetch_for(stage, window, member);
   int32_t before = 0;
   for (const Product& product : stage.products) {
@@ -448,8 +448,8 @@ void Executor::run_multiply(const Stage& stage, const Window& window, Member& me
     before += num_panels;
     if (panels.begin == panels.end) continue;
     float* out = row(product.out, part, part.begin);
-    linear_->multiply(*product.matrix, part.acts, runtime_->precision, x, stage.in.stride, num_tokens, panels.begin,
-                      panels.end, out, product.out.stride, member.multiply_scratch, fetch);
+    linear_->multiply(*product.matrix, in, panels.begin, panels.end, out, product.out.stride, member.multiply_scratch,
+                      fetch);
     if (product.bias == nullptr) continue;
     const int32_t first = panels.begin * kPanelRows;
     const int32_t count = std::min(panels.end * kPanelRows, product.matrix->rows) - first;

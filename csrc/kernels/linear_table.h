@@ -69,6 +69,16 @@ struct FetchQueue {
   int32_t lines_per_tile = 0;      // cache lines to ask for with each tile of tokens
 };
 
+// The tokens of a product. Quantised formats read `acts`, made with this precision; F32, F16 and BF16 read `x`
+// [tokens, cols] with stride x_stride.
+struct MultiplyInput {
+  const std::byte* acts;
+  Precision precision;
+  const float* x;
+  size_t x_stride;
+  int32_t tokens;
+};
+
 struct LinearKernels {
   // Bytes of the quantised form of [tokens, cols] activations. A multiple of 64.
   size_t (*act_bytes)(int32_t tokens, int32_t cols, Precision precision);
@@ -87,12 +97,10 @@ struct LinearKernels {
 
   // out[t, r] = sum_k w[r, k] * act[t, k] for rows of panels [panel_begin, panel_end) and all tokens: all blocks in
   // k order, then the residuals in k order. With kInt8x2: the sum over the first terms plus the sum over the second.
-  // Quantised formats read `acts`, made with this precision; float formats read `x` [tokens, cols], stride x_stride.
   // out: [tokens, rows] float with row stride out_stride; rows past `weights.rows` are not written.
   // scratch: at least scratch_bytes(cols), private to the calling thread, 64-byte aligned. fetch: may be null.
-  void (*multiply)(const PackedMatrix& weights, const std::byte* acts, Precision precision, const float* x,
-                   size_t x_stride, int32_t tokens, int32_t panel_begin, int32_t panel_end, float* out,
-                   size_t out_stride, std::byte* scratch, FetchQueue* fetch);
+  void (*multiply)(const PackedMatrix& weights, const MultiplyInput& in, int32_t panel_begin, int32_t panel_end,
+                   float* out, size_t out_stride, std::byte* scratch, FetchQueue* fetch);
   size_t (*scratch_bytes)(int32_t cols);
 
   // out[cols] = dequantised row, times scale: embedding lookup.

@@ -32,7 +32,7 @@ class Product {
     const Aligned acts = quantize(kernels_, x, x_stride, tokens, weights_.cols, precision_);
     std::vector<float> out(tokens * stride(), kSentinel);
     for (size_t i = splits.size() - 1; i > 0; --i) {
-      kernels_.multiply(weights_, is_float(weights_.format) ? nullptr : acts.bytes(), precision_, x, x_stride, tokens,
+      kernels_.multiply(weights_, {is_float(weights_.format) ? nullptr : acts.bytes(), precision_, x, x_stride, tokens},
                         splits[i - 1], splits[i], out.data(), stride(), scratch_.bytes(), nullptr);
     }
     return out;

@@ -136,12 +136,11 @@ MultiplyPanel panel_kernel(WeightFormat format, int32_t places) {
   return nullptr;
 }
 
-void multiply(const PackedMatrix& weights, const std::byte* acts, Precision precision, const float* x, size_t x_stride,
-              int32_t tokens, int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride,
-              std::byte* scratch, FetchQueue* fetch) {
-  const int32_t terms = num_terms(precision);
-  const MultiplyPanel kernel = panel_kernel(weights.format, tokens * terms);
-  const Operands in = {acts, x, x_stride, tokens, terms, weights.cols, out_stride, scratch, fetch};
+void multiply(const PackedMatrix& weights, const MultiplyInput& input, int32_t panel_begin, int32_t panel_end, float* out,
+              size_t out_stride, std::byte* scratch, FetchQueue* fetch) {
+  const int32_t terms = num_terms(input.precision);
+  const MultiplyPanel kernel = panel_kernel(weights.format, input.tokens * terms);
+  const Operands in = {input.acts, input.x, input.x_stride, input.tokens, terms, weights.cols, out_stride, scratch, fetch};
   for (int32_t p = panel_begin; p < panel_end; ++p) {
     const int32_t first_row = p * kPanelRows;
     const int32_t rows = weights.rows - first_row < kPanelRows ? weights.rows - first_row : kPanelRows;
