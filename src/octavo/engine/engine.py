@@ -23,6 +23,7 @@ from octavo.messages import (
     StepOutputs,
     TokenScore,
 )
+from octavo.observability.op_costs import OpCost
 from octavo.ops.protocol import Int32s, SampleResult
 from octavo.outputs import FinishReason
 
@@ -156,6 +157,14 @@ class Engine:
         if self._scheduler.running:
             raise RuntimeError("requests are running")
         self._runner.fill_kv(value)
+
+    def set_counting(self, is_counting: bool) -> None:
+        """Whether the operations of steps from now on are counted; turning it on starts from zero."""
+        self._runner.set_counting(is_counting)
+
+    def op_costs(self) -> list[OpCost]:
+        """What was counted, an entry for each kind of operation and shape. Empty if the backend counts nothing."""
+        return self._runner.op_costs()
 
     def close(self) -> None:
         """End all requests (`step` still tells them), free the model, the KV memory and its threads. Idempotent."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.engine.share_log import ShareLog
+from octavo.observability.op_costs import OpCost
 from octavo.ops.protocol import Batch, DecodeRun, Executor, Int32s, SampleBatch, SampleResult
 
 Clock = Callable[[], float]
@@ -58,6 +59,14 @@ class ModelRunner:
         started = self._clock()
         token_ids = self._executor.decode(batch, sample, run)
         return DecodeResult(token_ids, self._lap(started, batch, len(token_ids)))
+
+    def set_counting(self, is_counting: bool) -> None:
+        """Whether the operations of steps from now on are counted; turning it on starts from zero."""
+        self._executor.set_counting(is_counting)
+
+    def op_costs(self) -> list[OpCost]:
+        """What was counted. See Executor.op_costs."""
+        return self._executor.op_costs()
 
     def fill_kv(self, value: float) -> None:
         """Overwrite all KV memory. For tests: no result may depend on what free blocks hold."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from octavo.dtypes import HostTensor
 from octavo.kv_layout import KVLayout
 from octavo.observability.limits import MachineCeilings, ModelWork
+from octavo.observability.op_costs import OpCost
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -233,6 +234,14 @@ class Executor(Protocol):
 
     def measure_ceilings(self, seconds: float) -> MachineCeilings | None:
         """Measure what the machine allows this executor, for about `seconds`, between steps; None if it cannot."""
+        ...
+
+    def set_counting(self, is_counting: bool) -> None:
+        """Whether steps from now on are counted, operation by operation; turning it on starts from zero."""
+        ...
+
+    def op_costs(self) -> list[OpCost]:
+        """What was counted, one for each kind of operation and shape; empty for a backend that counts nothing."""
         ...
 
     def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:

@@ -9,6 +9,7 @@ from typing import Final
 
 from octavo.kv_layout import KVLayout
 from octavo.observability.limits import MachineCeilings, ModelWork
+from octavo.observability.op_costs import OpCost
 from octavo.ops.decode_run import decode_by_steps
 from octavo.ops.protocol import (
     Batch,
@@ -84,6 +85,13 @@ class ReferenceExecutor:
     def measure_ceilings(self, seconds: float) -> MachineCeilings | None:
         """See Executor.measure_ceilings: numpy has none worth measuring."""
         return None
+
+    def set_counting(self, is_counting: bool) -> None:
+        """See Executor.set_counting: nothing is counted."""
+
+    def op_costs(self) -> list[OpCost]:
+        """See Executor.op_costs: always empty."""
+        return []
 
     def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:
         """Run one step. See Executor.execute."""

@@ -13,7 +13,9 @@ from octavo.config import ActivationPrecision
 from octavo.errors import InvalidRequest
 from octavo.kv_layout import KVLayout
 from octavo.observability.limits import MachineCeilings, ModelWork
+from octavo.observability.op_costs import OpCost
 from octavo.ops.native import _native
+from octavo.ops.native.counters import read_op_costs
 from octavo.ops.native.limits import measure_in_place, work_of
 from octavo.ops.native.ops import NativeOps
 from octavo.ops.native.packed import PackedPart, PackingOps, Sink
@@ -159,6 +161,14 @@ class NativeExecutor:
         if self._runtime is None:
             raise RuntimeError("the executor is closed")
         return measure_in_place(self._runtime, seconds)
+
+    def set_counting(self, is_counting: bool) -> None:
+        """See Executor.set_counting. It costs two looks at the clock for each operation."""
+        self._open().set_counting(is_counting)
+
+    def op_costs(self) -> list[OpCost]:
+        """See Executor.op_costs."""
+        return read_op_costs(self._open())
 
     def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:
         """Run one step without the GIL. See Executor.execute.
