@@ -31,6 +31,16 @@ def test_plain_requests_decode_several_steps_a_call() -> None:
     assert engine.stats().num_generated_tokens == 120
 
 
+def test_the_length_of_a_call_can_be_limited() -> None:
+    engine, executor = fast_engine()
+    engine.limit_calls(0)
+    run_all(engine, [request("a", [1], max_tokens=30, eos=[])])
+    assert executor.num_runs == 0
+    engine.limit_calls(None)
+    run_all(engine, [request("b", [1], max_tokens=30, eos=[])])
+    assert executor.num_runs > 0
+
+
 @pytest.mark.parametrize(
     "params",
     [

@@ -62,6 +62,30 @@ class MeasureConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpsConfig:
+    """Which steps `bench ops` takes apart."""
+
+    prompt: int = field(default=512, metadata=_meta("tokens of the prompt that prefill reads"))
+    context: int = field(default=128, metadata=_meta("tokens of the prompts before decoding"))
+    gen: int = field(default=32, metadata=_meta("decode steps that are counted, or a few more"))
+    batch: str = field(default="1,32", metadata=_meta("numbers of requests decoded together"))
+    seed: int = field(default=0, metadata=_meta("of the random token ids"))
+    limits: bool = field(
+        default=True, metadata=_meta("measure what the machine allows, and each operation's share")
+    )
+
+    def __post_init__(self) -> None:
+        for name, least in (("prompt", 1), ("context", 1), ("gen", 1), ("seed", 0)):
+            at_least(name, getattr(self, name), least)
+        _ = self.batches
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The batch sizes."""
+        return parse_counts("batch", self.batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadConfig:
     """The requests that `bench serve` sends."""
 

@@ -1,35 +1,73 @@
-"""An engine client that watches the steps it runs: what `LLM` drives while `bench engine` measures."""
+"""An engine client that watches the steps it runs: what `LLM` drives while a benchmark measures in this process."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from octavo.api.runtime import Runtime
 from octavo.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
+from octavo.observability.op_costs import OpCost
 
 Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time: seconds on the wall, those of them spent in the backend, steps run."""
+
+    seconds: float
+    model_s: float
+    num_steps: int
+
+    @classmethod
+    def between(cls, start_s: float, before: EngineStats, end_s: float, after: EngineStats) -> Span:
+        """From one look at clock and counters to the next."""
+        return cls(
+            end_s - start_s, after.model_s - before.model_s, after.num_steps - before.num_steps
+        )
+
+    @property
+    def outside_share(self) -> float:
+        """Of the wall time, spent outside the model: scheduling, arrays, detokenising, messages."""
+        return 1 - self.model_s / self.seconds
+
+
+def _nothing() -> None:
+    """Nobody waits for the window to open."""
 
 
 class DecodeWindow:
     """Times requests that are decoded together: from the step that gives the last of them its first token on.
 
     It ends when `num_tokens` more came, or with the first request that ends: after that not all decode any more.
+    `on_open` is called between two steps.
     """
 
-    def __init__(self, num_requests: int, num_tokens: int) -> None:
+    def __init__(
+        self, num_requests: int, num_tokens: int, on_open: Callable[[], None] = _nothing
+    ) -> None:
         self.num_tokens = 0
         self.is_over = False
         self._num_waiting = num_requests
         self._num_wanted = num_tokens
+        self._on_open = on_open
         self._started: set[str] = set()
-        self._start_s = 0.0
-        self._end_s = 0.0
+        self._start_s = self._end_s = 0.0
+        self._before = self._after = EngineStats()
 
     @property
     def tokens_per_s(self) -> float | None:
         """None if the window never opened, or no token came in it."""
-        return self.num_tokens / (self._end_s - self._start_s) if self.num_tokens else None
+        return None if self.span is None else self.num_tokens / self.span.seconds
+
+    @property
+    def span(self) -> Span | None:
+        """The time in which its tokens came; None as `tokens_per_s`."""
+        if not self.num_tokens:
+            return None
+        return Span.between(self._start_s, self._before, self._end_s, self._after)
 
     def observe(self, outputs: StepOutputs, now_s: float) -> None:
         """Take the outputs of a step that ended at `now_s`."""
@@ -38,10 +76,11 @@ class DecodeWindow:
         if self._num_waiting:
             self._started.update(o.request_id for o in outputs.outputs if o.token_ids)
             if len(self._started) == self._num_waiting:
-                self._num_waiting, self._start_s = 0, now_s
+                self._num_waiting, self._start_s, self._before = 0, now_s, outputs.stats
+                self._on_open()
         else:
             self.num_tokens += sum(len(output.token_ids) for output in outputs.outputs)
-            self._end_s = now_s
+            self._end_s, self._after = now_s, outputs.stats
         if (
             any(output.finish_reason is not None for output in outputs.outputs)
             or self.num_tokens >= self._num_wanted
@@ -90,6 +129,18 @@ class SteppingClient:
     def stats(self) -> EngineStats:
         """Counters and gauges."""
         return self._engine.stats()
+
+    def set_counting(self, is_counting: bool) -> None:
+        """Whether the operations of steps from now on are counted; turning it on starts from zero."""
+        self._engine.set_counting(is_counting)
+
+    def op_costs(self) -> list[OpCost]:
+        """What was counted."""
+        return self._engine.op_costs()
+
+    def limit_calls(self, max_call_s: float | None) -> None:
+        """Run decode steps together up to this long; 0: each by itself; None: as the engine does of itself."""
+        self._engine.limit_calls(max_call_s)
 
     def close(self) -> None:
         """Free the model."""

@@ -10,18 +10,24 @@ from octavo.bench.compare import Ratio
 
 def engine_table(report: Mapping[str, Any]) -> Iterator[str]:
     """Best and median of each figure."""
+    yield from _head(report)
+    yield f"prompt {report['prompt']}, {report['gen']} generated, {report['repeat']} rounds; tokens/s"
+    limits = report.get("limits")  # reports of old versions have none
+    outside = ("outside the model",) if "outside_model" in report else ()
+    heads = ("", "best", "median", *outside, *(("limit", "share", "limited by") if limits else ()))
+    yield from _columns(heads, _engine_rows(report))
+    if limits:
+        yield from limits_table([limits["ceilings"]])
+
+
+def _head(report: Mapping[str, Any]) -> Iterator[str]:
+    """What was measured, on what, when and how."""
     machine = report["machine"]
     yield (
         f"{report['model']}, {report['threads']} threads, kernels {machine['kernel_table']}, {machine['cpu']}; "
         f"octavo {report['version']}"
     )
     yield from run_lines(report)
-    yield f"prompt {report['prompt']}, {report['gen']} generated, {report['repeat']} rounds; tokens/s"
-    limits = report.get("limits")  # reports of old versions have none
-    heads = ("", "best", "median", *(("limit", "share", "limited by") if limits else ()))
-    yield from _columns(heads, _engine_rows(report))
-    if limits:
-        yield from limits_table([limits["ceilings"]])
 
 
 def run_lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -35,16 +41,24 @@ def _engine_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     median = report["median"]
     limits = report.get("limits")
     shares = limits["shares"] if limits else {}
+    outside = report.get("outside_model")
     yield (
         "prefill",
         _number(report["prefill"]),
         _number(median["prefill"]),
+        *_percent_cells(outside and outside["prefill"]),
         *_share_cells(shares.get("prefill")),
     )
     for kind in ("decode", "mixed"):
         for batch, best in report[kind].items():
             share = _share_cells(shares[kind][batch] if shares else None)
-            yield f"{kind} {batch}", _number(best), _number(median[kind][batch]), *share
+            spent = _percent_cells(outside and outside[kind][batch])
+            yield f"{kind} {batch}", _number(best), _number(median[kind][batch]), *spent, *share
+
+
+def _percent_cells(share: float | None) -> tuple[str, ...]:
+    """None where the report does not say."""
+    return () if share is None else (f"{share:.1%}",)
 
 
 def _share_cells(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -52,6 +66,30 @@ def _share_cells(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
     if entry is None:
         return ()
     return _number(entry["tokens_per_s"]), f"{entry['share']:.0%}", entry["bound"]
+
+
+def ops_table(report: Mapping[str, Any]) -> Iterator[str]:
+    """A table for each phase: what its steps spend their time on."""
+    yield from _head(report)
+    for phase in report["phases"]:
+        yield ""
+        yield f"{phase['phase']}: {phase['num_steps']} steps of {_number(phase['step_ms'])} ms"
+        heads = ("", "ms", "share", "runs", "GMAC/s", "of peak", "GB/s", "of bandwidth")
+        yield from _columns(heads, (_op_row(row) for row in phase["rows"]))
+    if report["limits"]:
+        yield ""
+        yield from limits_table([report["limits"]["ceilings"]])
+
+
+def _op_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    runs = f"{row['calls']:.4g}" if "calls" in row else "-"
+    rates = (
+        _giga(row.get("macs_per_s")),
+        _percent(row.get("peak_share")),
+        _giga(row.get("bytes_per_s")),
+        _percent(row.get("bandwidth_share")),
+    )
+    return row["name"], f"{row['ms']:.3f}", f"{row['share']:.1%}", runs, *rates
 
 
 def limits_table(ceilings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -153,6 +191,10 @@ def _number(value: float | None) -> str:
 
 def _giga(value: float | None) -> str:
     return "-" if value is None else f"{value / 1e9:.1f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
 
 
 def _size(num_bytes: int) -> str:

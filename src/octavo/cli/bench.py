@@ -17,9 +17,10 @@ from octavo.bench.engine import bench_engine
 from octavo.bench.machine import run_facts
 from octavo.bench.make_model import RandomModelConfig
 from octavo.bench.make_model import make_model as write_model
-from octavo.bench.options import LoadConfig, MeasureConfig, WorkloadConfig
+from octavo.bench.ops import bench_ops
+from octavo.bench.options import LoadConfig, MeasureConfig, OpsConfig, WorkloadConfig
 from octavo.bench.serve import bench_serve
-from octavo.bench.tables import compare_table, engine_table, serve_table
+from octavo.bench.tables import compare_table, engine_table, ops_table, serve_table
 from octavo.cli.exits import EXIT_FAILED, EXIT_OK, fail
 from octavo.cli.fetch import model_file, readable_size
 from octavo.cli.flags import with_flags
@@ -86,6 +87,40 @@ def engine(
     _write(report, engine_table(report), as_json=json)
     if draw is not None:
         draw(report, plot)
+
+
+@app.command
+@with_flags(run=OpsConfig, scheduler=SchedulerConfig, cache=CacheConfig, compute=ComputeConfig)
+def ops(
+    model: str,
+    /,
+    *,
+    json: _AsJson = False,
+    run: OpsConfig,
+    scheduler: SchedulerConfig,
+    cache: CacheConfig,
+    compute: ComputeConfig,
+) -> None:
+    """Show where a step of MODEL spends its time, operation by operation.
+
+    For the prompt of --prompt tokens and each batch size: milliseconds a step, share
+    of the step, multiply-accumulates and bytes of weights a second, and their share of
+    what the machine allows; then waiting, and the time outside the model. The rows sum
+    to the wall time of a step.
+
+    Example: octavo bench ops smollm2 --threads 2 --batch 1,32
+
+    Parameters
+    ----------
+    model
+        Catalog name or path of a .gguf file.
+    """
+    model_file(model)
+    config = EngineConfig(
+        model=ModelConfig(model=model), scheduler=scheduler, cache=cache, compute=compute
+    )
+    report = bench_ops(config, run, on_figure=_say) | _run_facts()
+    _write(report, ops_table(report), as_json=json)
 
 
 @app.command

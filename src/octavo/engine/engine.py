@@ -58,6 +58,7 @@ class Engine:
         self._runner = runner
         self._limits = limits
         self._max_step_s = max_step_s
+        self._max_call_s = _MAX_CALL_S
         self._on_close = on_close
         self._step_model = StepModel()
         self._builder = StepBuilder()
@@ -158,6 +159,10 @@ class Engine:
             raise RuntimeError("requests are running")
         self._runner.fill_kv(value)
 
+    def limit_calls(self, max_call_s: float | None) -> None:
+        """Run decode steps together up to this long; 0: each by itself; None: as it is without being told."""
+        self._max_call_s = _MAX_CALL_S if max_call_s is None else max_call_s
+
     def set_counting(self, is_counting: bool) -> None:
         """Whether the operations of steps from now on are counted; turning it on starts from zero."""
         self._runner.set_counting(is_counting)
@@ -196,7 +201,7 @@ class Engine:
         return cache, Scheduler(self._limits, cache, prefill_limit)
 
     def _run_step(self) -> None:
-        schedule = self._scheduler.schedule(self._step_model.max_decode_steps(_MAX_CALL_S))
+        schedule = self._scheduler.schedule(self._step_model.max_decode_steps(self._max_call_s))
         step = self._build(schedule)
         if step is None:
             return

@@ -58,6 +58,9 @@ def limited_report(factor: float = 1.0) -> dict[str, Any]:
     work = ModelWork(MatrixWork(10**8, 0, 10**8), MatrixWork(10**7, 0, 10**7), (768,), (0,))
     return {
         **report,
+        "outside_model": {
+            "prefill": 0.01, "decode": {"1": 0.034, "8": 0.05}, "mixed": {"1": 0.034, "8": 0.05},
+        },
         "date": "2026-11-29T12:00:00+00:00", "commit": "0123456789abcdef0123456789abcdef01234567+",
         "command": "octavo bench engine m.gguf",
         "limits": limits_report(work, CEILINGS, MeasureConfig(batch="1,8"), report),

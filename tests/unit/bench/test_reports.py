@@ -63,8 +63,8 @@ def test_tables_line_up() -> None:
     assert len({len(line) for line in lines[2:]}) == 1
     lines = list(engine_table(limited_report(1)))
     assert lines[1] == "2026-11-29T12:00:00+00:00, commit 0123456789ab+: octavo bench engine m.gguf"
-    assert lines[3].split() == ["best", "median", "limit", "share", "limited", "by"]
-    assert lines[5].split() == ["decode", "1", "10", "10", "19.98", "50%", "memory"]
+    assert lines[3].split("  ")[-4:] == ["outside the model", "limit", "share", "limited by"]
+    assert lines[5].split() == ["decode", "1", "10", "10", "3.4%", "19.98", "50%", "memory"]
     assert lines[-1].split()[:6] == ["avx2", "2", "100.0", "-", "10.0", "2.2"]
     lines = list(serve_table(serve_report()))
     assert "concurrency 8" in lines[-1]
@@ -196,6 +196,9 @@ def test_the_engine_is_measured_against_its_limits(tiny: Path) -> None:
     assert limits["ceilings"]["num_threads"] == 1
     assert limits["work"]["body"]["num_bytes"] > 0
     assert limits["shares"]["decode"].keys() == limits["shares"]["mixed"].keys() == {"1", "3"}
+    outside = report["outside_model"]
+    assert isinstance(outside, dict)
+    assert all(0 < outside[kind][b] < 1 for kind in ("decode", "mixed") for b in ("1", "3"))
     for entry in (limits["shares"]["prefill"], *limits["shares"]["decode"].values()):
         assert 0 < entry["share"] <= entry["best_share"]
         assert entry["bound"] in ("memory", "arithmetic")
