@@ -86,6 +86,38 @@ class OpsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsConfig:
+    """What `bench claims` measures, and on what requests."""
+
+    only: str | None = field(
+        default=None, metadata=_meta("these claims, such as continuous,paged; default: all")
+    )
+    num_requests: int = field(
+        default=32, metadata=_meta("continuous: requests that 8 places serve")
+    )
+    output_len: int = field(
+        default=48,
+        metadata=_meta("continuous: median of the tokens they generate, 4 times it the most"),
+    )
+    gen: int = field(default=64, metadata=_meta("tokens each request decodes in the other claims"))
+    long_prompt: int = field(
+        default=1024, metadata=_meta("chunked, int8x2: tokens of the prompt to read")
+    )
+    reserved_len: int = field(
+        default=2048, metadata=_meta("paged: tokens that a reservation holds")
+    )
+    repeat: int = field(default=3, metadata=_meta("timed rounds, after one that is not timed"))
+    seed: int = field(default=0, metadata=_meta("of prompts and lengths"))
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("num_requests", 1), ("output_len", 1), ("gen", 1), ("long_prompt", 1), ("reserved_len", 16),
+            ("repeat", 1), ("seed", 0),
+        ):  # fmt: skip
+            at_least(name, getattr(self, name), least)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadConfig:
     """The requests that `bench serve` sends."""
 

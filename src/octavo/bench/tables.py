@@ -92,6 +92,17 @@ def _op_row(row: Mapping[str, Any]) -> tuple[str, ...]:
     return row["name"], f"{row['ms']:.3f}", f"{row['share']:.1%}", runs, *rates
 
 
+def claims_table(report: Mapping[str, Any]) -> Iterator[str]:
+    """A paragraph for each claim."""
+    yield from _head(report)
+    for row in report["claims"]:
+        yield ""
+        yield f"{row['key']}: {row['claim']}"
+        yield f"  claimed  {row['claimed']}"
+        yield f"  ours     {row['ours']}"
+        yield f"  repeat   {row['command']}"
+
+
 def limits_table(ceilings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What the machine allows each kernel table and number of threads."""
     yield "limits: multiply-accumulates in G/s, reading a buffer of this size in GB/s"

@@ -42,9 +42,7 @@ def make_workload(config: WorkloadConfig, count: int, rng: np.random.Generator) 
         case WorkloadKind.RANDOM:
             return [WorkItem(write(config.input_len), config.output_len) for _ in range(count)]
         case WorkloadKind.SHAREGPT:
-            inputs = chat_lengths(*_CHAT_INPUT, count, rng)
-            outputs = chat_lengths(*_CHAT_OUTPUT, count, rng)
-            return [WorkItem(write(i), o) for i, o in zip(inputs, outputs, strict=True)]
+            return [WorkItem(write(i), o) for i, o in chat_shapes(count, rng)]
         case WorkloadKind.PREFIX:
             prefixes = [write(config.prefix_len) for _ in range(config.num_groups)]
             groups = rng.integers(0, config.num_groups, count).tolist()
@@ -60,6 +58,13 @@ def chat_lengths(median: float, spread: float, count: int, rng: np.random.Genera
     """Log-normal lengths in whole tokens, cut to what benchmarks keep of real chats."""
     lengths = np.exp(np.log(median) + spread * rng.standard_normal(count))
     return [int(length) for length in np.clip(np.rint(lengths), *_CHAT_LIMITS)]
+
+
+def chat_shapes(count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Tokens of prompt and answer, of requests like those of chats."""
+    inputs = chat_lengths(*_CHAT_INPUT, count, rng)
+    outputs = chat_lengths(*_CHAT_OUTPUT, count, rng)
+    return list(zip(inputs, outputs, strict=True))
 
 
 def random_ids(count: int, max_id: int, rng: np.random.Generator) -> list[int]:

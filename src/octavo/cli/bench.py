@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import App, CycloptsError, Parameter
 
+from octavo.bench.claims import bench_claims
 from octavo.bench.client import Target
 from octavo.bench.compare import compare_reports, read_report
 from octavo.bench.engine import bench_engine
@@ -18,9 +19,9 @@ from octavo.bench.machine import run_facts
 from octavo.bench.make_model import RandomModelConfig
 from octavo.bench.make_model import make_model as write_model
 from octavo.bench.ops import bench_ops
-from octavo.bench.options import LoadConfig, MeasureConfig, OpsConfig, WorkloadConfig
+from octavo.bench.options import ClaimsConfig, LoadConfig, MeasureConfig, OpsConfig, WorkloadConfig
 from octavo.bench.serve import bench_serve
-from octavo.bench.tables import compare_table, engine_table, ops_table, serve_table
+from octavo.bench.tables import claims_table, compare_table, engine_table, ops_table, serve_table
 from octavo.cli.exits import EXIT_FAILED, EXIT_OK, fail
 from octavo.cli.fetch import model_file, readable_size
 from octavo.cli.flags import with_flags
@@ -124,6 +125,41 @@ def ops(
 
 
 @app.command
+@with_flags(run=ClaimsConfig, cache=CacheConfig, compute=ComputeConfig)
+def claims(
+    model: str,
+    /,
+    *,
+    json: _AsJson = False,
+    run: ClaimsConfig,
+    cache: CacheConfig,
+    compute: ComputeConfig,
+) -> None:
+    """Measure with MODEL what is claimed of engines like this one, a row a claim.
+
+    Each with the number that guides to serving claim, the one measured here, and the
+    command that repeats it: continuous batching, batches of 8, paged KV, chunked
+    prefill, several decode steps a call, int8x2 activations.
+
+    Example: octavo bench claims smollm2 --threads 2 --only continuous,paged
+
+    Parameters
+    ----------
+    model
+        Catalog name or path of a .gguf file.
+    """
+    model_file(model)
+    config = EngineConfig(model=ModelConfig(model=model), cache=cache, compute=compute)
+    given = _without_flags(sys.argv[1:], only=1, json=0)
+
+    def command(key: str) -> str:
+        return shlex.join(["octavo", *given, "--only", key])
+
+    report = bench_claims(config, run, command, on_figure=_say) | _run_facts()
+    _write(report, claims_table(report), as_json=json)
+
+
+@app.command
 @with_flags(workload=WorkloadConfig, load=LoadConfig)
 def serve(
     *,
@@ -214,6 +250,21 @@ def _target(url: str) -> Target:
 
 def _run_facts() -> dict[str, object]:
     return run_facts(shlex.join(["octavo", *sys.argv[1:]]))
+
+
+def _without_flags(words: Iterable[str], **num_values: int) -> list[str]:
+    """A command line without these flags and the words that follow each."""
+    kept = []
+    num_skipped = 0
+    for word in words:
+        name, is_joined, _ = word.removeprefix("--").partition("=")
+        if num_skipped:
+            num_skipped -= 1
+        elif word.startswith("--") and name in num_values:
+            num_skipped = 0 if is_joined else num_values[name]
+        else:
+            kept.append(word)
+    return kept
 
 
 def _plotter(name: str) -> Callable[..., None]:
