@@ -26,6 +26,8 @@ say run;        octavo run smollm2 "Hi" --max-tokens 4 --temperature 0 --stats
 say stdin;      printf 'The capital of Norway is' | octavo run smollm2 --raw --max-tokens 4 --temperature 0
 say perplexity; octavo perplexity smollm2 LICENSE --ctx 128 --max-windows 1 --json
 say bench;      octavo bench engine smollm2 --prompt 16 --gen 4 --batch 1,2 --repeat 1 --json
+say bench-ops;  octavo bench ops smollm2 --prompt 16 --context 8 --gen 2 --batch 1,2 --no-limits --json | grep -q "outside the model"
+say claims;     octavo bench claims smollm2 --only batch,paged --gen 2 --repeat 1 --json | grep -q reserved_used
 say wrong-flag; ends_with 2 octavo run smollm2 Hi --no-such-flag
 say wrong-verb; ends_with 2 octavo no-such-verb
 say no-file;    ends_with 1 octavo show /nonexistent.gguf

@@ -53,8 +53,9 @@ def _tell_batch(f: Figures) -> str:
 
 def _tell_paged(f: Figures) -> str:
     return (
-        f"{f['paged'] / f['reserved']:.2f}x: {f['paged']:.0f} requests, reserved {f['reserved']:.0f}; "
-        f"{f['paged_used']:.0%} of the memory in use, reserved {f['reserved_used']:.0%}"
+        f"{f['paged'] / f['reserved']:.2f}x: {f['paged']:.0f} requests, with {f['reserved_len']:.0f} tokens reserved for each "
+        f"{f['reserved']:.0f}; "
+        f"{f['paged_used']:.0%} of what they hold is in use, of reservations {f['reserved_used']:.0%}"
     )
 
 
@@ -100,7 +101,7 @@ CLAIMS: Final = (
         "paged",
         "paged KV holds more requests than reservations of the longest length do",
         "2-4x the requests (optimisation guide); 96 % of the memory in use instead of 20-40 % (deployment guide)",
-        ("paged", "reserved", "paged_used", "reserved_used"),
+        ("paged", "reserved", "reserved_len", "paged_used", "reserved_used"),
         _tell_paged,
     ),
     Claim(

@@ -10,7 +10,13 @@ from typing import Final
 
 from octavo.errors import InvalidRequest
 
-_LOWER_IS_BETTER: Final = ("_ms.", "client_cpu_s", "num_failed", "num_unfinished")
+_LOWER_IS_BETTER: Final = (
+    "_ms.",
+    "client_cpu_s",
+    "num_failed",
+    "num_unfinished",
+    "outside the model",
+)
 _RUN_FIGURES: Final = (
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "ttft_ms", "tpot_ms", "itl_ms", "e2e_ms",
     "client_cpu_s", "num_failed", "num_unfinished",
@@ -73,6 +79,7 @@ def _figures(report: Mapping[str, object]) -> Iterator[tuple[str, float]]:
     """(name, value) of every figure: tokens per second of an engine, or what clients of a server saw."""
     for name in ("prefill", "decode", "mixed", "median"):
         yield from _leaves(name, report.get(name))
+    yield from _leaves("outside the model", report.get("outside_model"))
     yield from _shares(report.get("limits"))
     runs = report.get("runs")
     for run in runs if isinstance(runs, list) else ():

@@ -114,6 +114,7 @@ def paged(block_size: int, run: ClaimsConfig) -> Figures:
     return {
         "paged": count,
         "reserved": _NUM_RESERVATIONS,
+        "reserved_len": run.reserved_len,
         "paged_used": used / (int(held[count - 1]) * block_size),
         "reserved_used": float(lengths[:_NUM_RESERVATIONS].mean()) / run.reserved_len,
     }

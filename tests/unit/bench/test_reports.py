@@ -89,6 +89,8 @@ def test_reports_without_limits_are_compared_too() -> None:
     assert ratios["share of limit: decode.1"].b is None
     ratios = {ratio.figure: ratio for ratio in compare_reports(ours, limited_report(2))}
     assert ratios["share of limit: prefill"].ratio == 0.5
+    assert ratios["outside the model.mixed.8"].ratio == 1.0
+    assert ratios["outside the model.mixed.8"].is_lower_better
     assert ratios["share of limit: mixed.8"].ratio == 0.5
     assert not ratios["share of limit: mixed.8"].is_lower_better
 
