@@ -11,6 +11,16 @@
 constexpr int32_t kRowsAtOnce = 6;
 constexpr int32_t kBlocksPerTile = kContextTile / kBlockSize;
 
+// How many vectors kRows rows are multiplied with at once: `most` or less, a power of two. In registers are the sums,
+// the factors of the shorter side and one of the other; a tile that spills runs at half the speed.
+template <int kRows>
+constexpr int vectors_at_once(int most) {
+  const auto in_use = [](int vectors) { return kRows * vectors + (kRows < vectors ? kRows : vectors) + 1; };
+  while (most > 1 && in_use(most) > kVecRegisters) most /= 2;
+  return most;
+}
+static_assert(kRowsAtOnce + 2 <= kVecRegisters);
+
 // The part of a context tile that one row sees, in positions relative to the tile's first.
 struct Span {
   int32_t begin, end;
@@ -67,7 +77,8 @@ inline void score_blocks(const float* const* q, const AttentionShape& shape, con
 template <typename Element, int kRows>
 inline void score_tile(const float* const* q, const AttentionShape& shape, const TileBlocks<Element>& blocks,
                        bool with_prefetch, float* scores) {
-  constexpr int kAtOnce = kRows <= 2 ? 4 : 2;  // enough chains to hide the latency of a multiply-add
+  // Few rows take more blocks: enough chains to hide the latency of a multiply-add.
+  constexpr int kAtOnce = vectors_at_once<kRows>(kRows <= 2 ? 4 : 2);
   int32_t b = blocks.first;
   for (; b + kAtOnce <= blocks.last; b += kAtOnce) {
     if (with_prefetch) {
@@ -147,10 +158,11 @@ template <typename Element, int kRows>
 inline void accumulate(const float* weights, const TileBlocks<Element>& blocks, bool with_prefetch, Span span,
                        int32_t head_dim, float* accumulators, size_t stride) {
   if (span.begin >= span.end) return;
+  constexpr int kChunks = vectors_at_once<kRows>(4);
   int32_t channel = 0;
-  for (; channel + 64 <= head_dim; channel += 64) {
-    accumulate_channels<Element, kRows, 4>(weights, blocks, with_prefetch, span, head_dim, channel, 16, accumulators,
-                                           stride);
+  for (; channel + 16 * kChunks <= head_dim; channel += 16 * kChunks) {
+    accumulate_channels<Element, kRows, kChunks>(weights, blocks, with_prefetch, span, head_dim, channel, 16,
+                                                 accumulators, stride);
   }
   for (; channel < head_dim; channel += 16) {
     const int32_t tail = head_dim - channel < 16 ? head_dim - channel : 16;

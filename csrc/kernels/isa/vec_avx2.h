@@ -14,6 +14,7 @@ struct Vec {
   __m256 low, high;
 };
 using Mask = uint32_t;  // bit i = lane i
+constexpr int kVecRegisters = 8;  // how many Vec they hold
 
 // A comparison's lanes, all ones or all zeros: a Mask for whoever wants one, free of charge for select.
 struct LaneMask {

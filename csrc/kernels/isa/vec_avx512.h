@@ -3,6 +3,7 @@
 
 using Vec = __m512;
 using Mask = uint32_t;  // bit i = lane i
+constexpr int kVecRegisters = 32;  // how many Vec they hold
 
 inline Vec zero() { return _mm512_setzero_ps(); }
 inline Vec splat(float x) { return _mm512_set1_ps(x); }

@@ -13,6 +13,7 @@ struct Vec {
   float lane[16];
 };
 using Mask = uint32_t;  // bit i = lane i
+constexpr int kVecRegisters = 32;  // any number: no Vec is in one
 
 inline uint32_t float_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 inline float bits_float(uint32_t x) { return __builtin_bit_cast(float, x); }
