@@ -17,39 +17,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("PYTHONPATH", str(ROOT))
 
+from scripts.proving.rows import SMALL, Row, print_rows, pytest_row  # noqa: E402
 from tests.e2e import measures, serving  # noqa: E402
 
 from octavo import LLM  # noqa: E402
 from octavo.api.models import resolve_model  # noqa: E402
 from octavo.api.perplexity import measure_perplexity  # noqa: E402
 
-SMALL = os.environ.get("SMALL", "") not in ("", "0")
 GPL_3 = Path("/usr/share/common-licenses/GPL-3")
 MODELS = {"smollm2": (18.33, 18.52), "gemma3:270m": (15.00, 15.15)}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One promise: what, what was measured, the bar, whether it holds (None: could not be measured here)."""
-
-    what: str
-    measured: str
-    bar: str
-    ok: bool | None
 
 
 def main() -> int:
     """Print the rows as they come."""
     paths = {name: resolve_model(name) for name in MODELS}
-    rows = []
-    for section in (
+    sections = (
         readme,
         perplexity,
         vectors,
@@ -59,14 +47,8 @@ def main() -> int:
         cycles,
         start,
         cases,
-    ):
-        for row in section(paths):
-            rows.append(row)
-            mark = {True: "ok", False: "FAILED", None: "skipped"}[row.ok]
-            print(f"{row.what:<62} | {row.measured:<44} | {row.bar:<34} | {mark}", flush=True)
-    failed = sum(row.ok is False for row in rows)
-    print(f"{sum(row.ok is True for row in rows)} passed, {failed} failed")
-    return 1 if failed else 0
+    )
+    return print_rows(sections, paths)
 
 
 def readme(paths: dict[str, Path]) -> Iterator[Row]:
@@ -149,14 +131,14 @@ def _logprob_row(name: str, text: str, got: measures.LogprobAgreement) -> Row:
 
 def products(paths: dict[str, Path]) -> Iterator[Row]:
     """Native products against float64 and chi-square of the samplers: the op tests hold the bars."""
-    yield _pytest(
+    yield pytest_row(
         "native products per type, extremes included",
         "within 1 % of float64",
         "tests/ops",
         "-k",
         "product or linear",
     )
-    yield _pytest(
+    yield pytest_row(
         "20,000 draws per sampler against reference", "chi-square", "tests/ops", "-k", "20_000"
     )
 
@@ -208,7 +190,7 @@ def serving_rows(paths: dict[str, Path]) -> Iterator[Row]:
 
 def cycles(paths: dict[str, Path]) -> Iterator[Row]:
     """Random add/finish/abort cycles."""
-    yield _pytest(
+    yield pytest_row(
         "1000 random add/finish/abort cycles",
         "all blocks free, counts zero",
         "tests/engine",
@@ -246,18 +228,7 @@ def start(paths: dict[str, Path]) -> Iterator[Row]:
 
 def cases(paths: dict[str, Path]) -> Iterator[Row]:
     """The black-box cases, as tests."""
-    yield _pytest("cases of the areas of this milestone, bad input", "all pass", "tests/cases")
-
-
-def _pytest(what: str, bar: str, *arguments: str) -> Row:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
-    if done.returncode:
-        print(done.stdout[-3000:], file=sys.stderr)
-    return Row(what, lines[-1].strip("= ") if lines else "no output", bar, done.returncode == 0)
+    yield pytest_row("cases of the areas of this milestone, bad input", "all pass", "tests/cases")
 
 
 def _timed(command: list[str]) -> float:

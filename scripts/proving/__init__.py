@@ -1,0 +1,1 @@
+"""What the scripts that measure promises share, and the measurements of the second milestone."""
