@@ -1,4 +1,4 @@
-"""What the engine promises, as measurements: used by the tests of this folder and by scripts/prove_a.py."""
+"""What the engine promises, as measurements: used by the tests of this folder and by scripts/prove_*.py."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from octavo import LLM, SamplingParams
 from octavo.dtypes import KVDType
@@ -125,10 +126,10 @@ def token_ids(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) 
 
 
 def exactness_variants(
-    model: Path, num_prompts: int, max_tokens: int, *, is_seeded: bool
+    model: Path, num_prompts: int, max_tokens: int, *, is_seeded: bool, **options: Any
 ) -> Iterator[tuple[str, int, str]]:
-    """Yield (variant, number of prompts whose ids differ from each run alone, note)."""
-    base = {"model": str(model), "max_model_len": 512, "num_threads": 2}
+    """Yield (variant, number of prompts whose ids differ from each run alone, note). `options` are those of `LLM`."""
+    base = {"model": str(model), "max_model_len": 512, "num_threads": 2, **options}
     params = exactness_params(num_prompts, is_seeded=is_seeded, max_tokens=max_tokens)
     with LLM(**base) as llm:
         prompts = exactness_prompts(llm, num_prompts)

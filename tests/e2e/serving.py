@@ -1,4 +1,4 @@
-"""A real server process and what clients see of it: used by the tests of this folder and by scripts/prove_a.py."""
+"""A real server process and what clients see of it: used by the tests of this folder and by scripts/prove_*.py."""
 
 from __future__ import annotations
 
@@ -23,13 +23,20 @@ MESSAGES = [{"role": "user", "content": "Name three colours and say why you like
 @contextlib.contextmanager
 def server(model: Path | str, *flags: str) -> Iterator[str]:
     """Start `octavo serve` on a free port; yield its URL; stop it and check that it ends with code 0."""
+    with server_process(model, *flags) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def server_process(model: Path | str, *flags: str) -> Iterator[tuple[str, int]]:
+    """As `server`; yields its URL and process id."""
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [*OCTAVO, "serve", str(model), "--port", "0", "--served-model-name", "m", *flags],
             stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            yield _url(process, log)
+            yield _url(process, log), process.pid
         finally:
             process.terminate()
             code = process.wait(20)
@@ -156,12 +163,12 @@ finally:
 """
 
 
-def cold_start(model: str) -> ColdStart:
-    """Run `octavo run MODEL "Hi" --max-tokens 1`: seconds to the first byte of the answer, and VmHWM."""
+def cold_start(model: str, *flags: str) -> ColdStart:
+    """Run `octavo run MODEL "Hi" --max-tokens 1 FLAGS`: seconds to the first byte of the answer, and VmHWM."""
     started = time.monotonic()
-    flags = ["run", model, "Hi", "--max-tokens", "1"]
+    arguments = ["run", model, "Hi", "--max-tokens", "1", *flags]
     process = subprocess.Popen(
-        [sys.executable, "-c", _REPORTS_PEAK, *flags],
+        [sys.executable, "-c", _REPORTS_PEAK, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -1,0 +1,137 @@
+"""Shares of the machine's limits that the matrices reach, from the counters of the executor."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scripts.proving.loaded import Loaded, OpCount
+from scripts.proving.rows import SMALL, Paths, Row, on_quiet, quiet_bar
+
+from octavo.dtypes import QuantFormat
+from octavo.observability.limits import MachineCeilings
+
+_BY_NUMBER = {f.value[0]: f.name for f in QuantFormat}
+_FLOATS = ("F32", "F16", "BF16")
+_NUM_ROUNDS = 3 if SMALL else 5
+
+Matrices = tuple[tuple[str, int, int], ...]
+"""What a stage multiplies with: format, rows and columns of each matrix."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of multiply stage in one round, and the seconds it took in all."""
+
+    count: OpCount
+    seconds: float
+
+
+def macs_per_s(stages: Sequence[Stage]) -> float:
+    """Multiply-accumulates per second of stages together."""
+    macs = sum(stage.count.macs_per_row * stage.count.rows for stage in stages)
+    return macs / sum(stage.seconds for stage in stages)
+
+
+def stages_of(counts: Sequence[OpCount], busy: float) -> dict[Matrices, Stage]:
+    """The multiply stages by what they multiply with; of their time, the part that the thread had a core."""
+    return {
+        matrices_of(count): Stage(count, (count.work_ns + count.wait_ns) * 1e-9 * busy)
+        for count in counts
+        if count.kind == "multiply" and count.rows and count.work_ns
+    }
+
+
+def matrices_of(count: OpCount) -> Matrices:
+    """What the counter's matrices are."""
+    return tuple((_BY_NUMBER[number], r, c) for number, r, c, _ in count.matrices)
+
+
+def named(matrices: Matrices) -> str:
+    """Such as "Q4_1 960x576"."""
+    formats = "+".join(dict.fromkeys(name for name, _, _ in matrices))
+    return f"{formats} {sum(r for _, r, _ in matrices)}x{matrices[0][2]}"
+
+
+def part_of(matrices: Matrices, vocab_size: int) -> str | None:
+    """The promise a stage belongs to; None: float weights have none."""
+    names = {name for name, _, _ in matrices}
+    if names & set(_FLOATS):
+        return None
+    if any(rows == vocab_size for _, rows, _ in matrices):
+        return "head"
+    return "Q6_K layer matrices" if "Q6_K" in names else "layer matrices"
+
+
+def op_shares(paths: Paths) -> Iterator[Row]:
+    """GEMM at 32 tokens against the int8 peak; batch 1 against the bandwidth."""
+    # One thread in the short version: what the others wait for is not known then, and not needed.
+    threads, how = (1, "1 thread, its CPU time, best") if SMALL else (2, "2 threads, medians")
+    for model, path in paths.items():
+        with Loaded(path, max_model_len=512, num_threads=threads) as loaded:
+            before = loaded.ceilings()
+            gemm = _rounds(loaded, 32, 12)
+            gemv = _rounds(loaded, 1, 48)
+            ceilings = before.best_with(loaded.ceilings())
+            vocab_size = loaded.llm.info.vocab_size
+        yield from _gemm_rows(model, gemm, ceilings, vocab_size, how)
+        yield _gemv_row(model, gemv, ceilings)
+
+
+def _rounds(loaded: Loaded, batch: int, num_tokens: int) -> list[dict[Matrices, Stage]]:
+    loaded.count_ops(batch, num_tokens)
+    counted = (loaded.count_ops(batch, num_tokens) for _ in range(_NUM_ROUNDS))
+    return [stages_of(counts, busy if SMALL else 1.0) for counts, busy in counted]
+
+
+def _gemm_rows(
+    model: str,
+    rounds: Sequence[dict[Matrices, Stage]],
+    ceilings: MachineCeilings,
+    vocab_size: int,
+    how: str,
+) -> Iterator[Row]:
+    parts: dict[str, list[Matrices]] = defaultdict(list)
+    for matrices in rounds[0]:
+        part = part_of(matrices, vocab_size)
+        if part is not None:
+            parts[part].append(matrices)
+    choose = max if SMALL else statistics.median
+    for part, members in sorted(parts.items()):
+
+        def share(chosen: Sequence[Matrices]) -> float:
+            rates = [macs_per_s([stages[one] for one in chosen]) for stages in rounds]
+            return choose(rates) / ceilings.int8_macs_per_s
+
+        each = {named(one): share([one]) for one in members}
+        worst = min(each, key=each.__getitem__)
+        bar = 0.45 if part == "layer matrices" else 0.38
+        yield Row(
+            f"int8 share of limit, 32 tokens, {model}: {part}",
+            f"{share(members):.0%}, lowest {each[worst]:.0%} ({worst}); {how}",
+            f">= {bar:.0%}",
+            share(members) >= bar,
+            {name: [one] for name, one in each.items()},
+        )
+
+
+def _gemv_row(
+    model: str, rounds: Sequence[dict[Matrices, Stage]], ceilings: MachineCeilings
+) -> Row:
+    """All matrices of a step: each is read once, so together they are as large as the buffer of the limit."""
+    rates = [
+        sum(stage.count.num_bytes * stage.count.calls for stage in stages.values())
+        / sum(stage.seconds for stage in stages.values())
+        for stages in rounds
+    ]
+    [read] = ceilings.reads
+    share = statistics.median(rates) / read.bytes_per_s
+    return Row(
+        f"batch-1 matrices of {model}: share of read bandwidth",
+        f"{share:.0%} ({statistics.median(rates) / 1e9:.1f} of {read.bytes_per_s / 1e9:.1f} GB/s)",
+        quiet_bar(">= 85%"),
+        on_quiet(share >= 0.85),
+        {"bytes_per_s": rates},
+    )

@@ -1,0 +1,99 @@
+"""What clients of a server and users of the command line see: throughput, an idle server's CPU, starts."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from scripts.proving.commands import octavo_json
+from scripts.proving.loaded import Loaded
+from scripts.proving.pairs import alternate
+from scripts.proving.rows import SMALL, Paths, Row, on_quiet, quiet_bar, skipped
+from tests.e2e import serving
+
+_NUM_STREAMS, _NUM_TOKENS = 32, 24 if SMALL else 64
+_IDLE_S = 5.0 if SMALL else 10.0
+
+
+def http(paths: Paths) -> Iterator[Row]:
+    """32 streams over HTTP against the same requests in one process; then the server with nothing to do."""
+    flags = ("--num-threads", "2")
+    with (
+        serving.server_process(paths["smollm2"], *flags) as (url, pid),
+        Loaded(paths["smollm2"], max_model_len=512, num_threads=2) as loaded,
+    ):
+        got = alternate(
+            {"http": lambda: {"rate": _http_rate(url)},
+             "inside": lambda: {"rate": loaded.mixed(_NUM_STREAMS, _NUM_TOKENS)}},
+            1 if SMALL else 5,
+        )  # fmt: skip
+        idle = _cpu_share(pid)
+    rates = {name: statistics.median(got[name]["rate"]) for name in got}
+    ratio = rates["http"] / rates["inside"]
+    yield Row(
+        f"HTTP, 32 streams of 128+{_NUM_TOKENS}, client's CPU taken off / in process",
+        f"{ratio:.0%} ({rates['http']:.0f} : {rates['inside']:.0f} tok/s, {len(got['http']['rate'])} pairs)",
+        quiet_bar(">= 75%"),
+        on_quiet(ratio >= 0.75),
+        {name: got[name]["rate"] for name in got},
+    )
+    yield skipped(
+        "HTTP against llama-server and vLLM",
+        "octavo bench serve --url measures one that runs",
+        ">= 5x, >= 3x",
+    )
+    yield Row("idle server, CPU", f"{idle:.2%} over {_IDLE_S:.0f} s", "< 1%", idle < 0.01)
+
+
+def _http_rate(url: str) -> float:
+    """Generated tokens per second, the client's own CPU seconds taken off the time."""
+    streams = str(_NUM_STREAMS)
+    report = octavo_json(
+        "bench", "serve", "--url", url, "--no-limits", "--concurrency", streams, "--num-requests", streams,
+        "--input-len", "128", "--output-len", str(_NUM_TOKENS), "--seed", str(time.monotonic_ns() % 2**31),
+    )  # fmt: skip
+    [run] = report["runs"]
+    assert run["num_completed"] == _NUM_STREAMS, run["errors"]
+    seconds: float = run["duration_s"] - run["client_cpu_s"]
+    return run["completion_tokens"] / seconds
+
+
+def _cpu_share(pid: int) -> float:
+    """CPU seconds of a process over the next seconds, by second."""
+    time.sleep(1)
+    before, started = _cpu_s(pid), time.monotonic()
+    time.sleep(_IDLE_S)
+    return (_cpu_s(pid) - before) / (time.monotonic() - started)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def start(paths: Paths) -> Iterator[Row]:
+    """Gemma 3 from the start of a process to its first token, packing or reading a build."""
+    model = str(paths["gemma3:270m"])
+    with tempfile.TemporaryDirectory() as folder:
+        build = Path(folder) / "gemma.build"
+        octavo_json("build", model, "--output", build)
+        ways = {"packing": ("--no-build",), "from a build": ("--build-file", str(build))}
+        got = alternate(
+            {name: lambda flags=flags: {"s": serving.cold_start(model, *flags).first_token_s}
+             for name, flags in ways.items()},
+            1 if SMALL else 5,
+        )  # fmt: skip
+    for name, bar in (("packing", 2.0), ("from a build", 1.0)):
+        seconds = got[name]["s"]
+        median = statistics.median(seconds)
+        yield Row(
+            f"octavo run gemma3:270m to first token, {name}",
+            f"{median:.2f} s (median of {len(seconds)})",
+            quiet_bar(f"< {bar:.0f} s"),
+            on_quiet(median < bar),
+            {"s": seconds},
+        )
