@@ -2,16 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstring>
 
 namespace octavo {
-namespace {
-
-int32_t kept_stride(int32_t hidden_size) { return static_cast<int32_t>(round_up(hidden_size, 16)); }
-
-}  // namespace
-
 Status Executor::create(std::shared_ptr<Runtime> runtime, const Program& program, const KVShape& kv_shape,
                         int32_t num_blocks, int32_t max_batched_tokens, std::unique_ptr<Executor>* out) {
   if (!program.is_complete()) return Status::invalid("the program has no end");
@@ -59,7 +51,7 @@ Status Executor::allocate() {
   } wanted[] = {
       {&body_workspace_, chunk * (body_.shared_floats + body_.copied_floats) * sizeof(float)},
       {&head_workspace_, kSlabRows * (head_.shared_floats + head_.copied_floats) * sizeof(float)},
-      {&kept_rows_, size_t{1} * limits_.max_tokens * kept_stride(hidden_size_) * sizeof(float)},
+      {&kept_rows_, size_t{1} * limits_.max_tokens * kept_stride() * sizeof(float)},
       {&acts_, acts},
       {&split_partials_,
        threads > 1 ? kItemsPerThread * threads * max_contexts * kSplitRows * partial * sizeof(float) : 0},
@@ -186,96 +178,6 @@ void Executor::sample_rows(const LogitSlab& slab, const Member& member) {
   sample_counter_.rows += slab.num_rows;
 }
 
-// Cuts each request's tokens of the chunk into query tiles. One thread does it while the others begin the token stages;
-// the tiles are read after a barrier only.
-void Executor::make_attention_tiles(int32_t begin, int32_t count) {
-  const BatchView& batch = *now_.batch;
-  num_tiles_ = 0;
-  max_tile_tokens_ = 0;
-  for (int32_t r = 0; r < batch.num_requests(); ++r) {
-    const int32_t first = std::max(batch.query_start[r], begin);
-    const int32_t last = std::min(batch.query_start[r + 1], begin + count);
-    for (int32_t t = first; t < last; t += kQueryTokens) {
-      const int32_t size = std::min(kQueryTokens, last - t);
-      tiles_[num_tiles_++] = {t - begin, size, batch.positions[t],
-                              batch.block_tables.data() + static_cast<size_t>(r) * batch.table_width};
-      max_tile_tokens_ = std::max(max_tile_tokens_, size);
-    }
-  }
-  chunk_tokens_ = count;
-  is_private_ = sharing_for(count) == Sharing::kTokens && max_tile_tokens_ == 1 && is_balanced();
-  if (count >= kFetchTokens) list_fetches();
-}
-
-Executor::Sharing Executor::sharing_for(int32_t count) const {
-  if (count >= kOwnTokens * team_size_) return Sharing::kTokens;
-  return count <= kCopiedTokens ? Sharing::kCopies : Sharing::kTiles;
-}
-
-Executor::Part Executor::body_part(int32_t count, const Member& member) const {
-  const int32_t chunk = std::min(kChunkTokens, limits_.max_tokens);
-  const Area shared{body_workspace_.as<float>(), chunk};
-  const Area common{shared.data + chunk * body_.shared_floats, chunk};
-  const Share all{0, count};
-  switch (sharing_for(count)) {
-    case Sharing::kCopies: {
-      const Share stored = share_of(count, member.index, team_size_);
-      return {Sharing::kCopies, 0, count, all, stored, shared, {member.copied, kCopiedTokens}, member.acts};
-    }
-    case Sharing::kTiles: {
-      const Share own = tile_tokens(count, member.index);
-      return {Sharing::kTiles, 0, count, own, own, shared, common, acts_.data()};
-    }
-    case Sharing::kTokens: break;
-  }
-  const Share own = own_tokens(count, member.index);
-  return {Sharing::kTokens, own.begin, own.end, own, own, shared, common, member.acts};
-}
-
-// Logits are long and rows few: they are always shared.
-Executor::Part Executor::head_part(int32_t count, const Member& member) const {
-  const Area shared{head_workspace_.as<float>(), kSlabRows};
-  const Area common{shared.data + kSlabRows * head_.shared_floats, kSlabRows};
-  const Share own = tile_tokens(count, member.index);
-  return {Sharing::kTiles, 0, count, own, own, shared, common, acts_.data()};
-}
-
-Share Executor::tile_tokens(int32_t count, int member) const {
-  const Share tiles = share_of((count - 1) / kTileTokens + 1, member, team_size_);
-  return {std::min(tiles.begin * kTileTokens, count), std::min(tiles.end * kTileTokens, count)};
-}
-
-Share Executor::own_tokens(int32_t count, int member) const {
-  const Share steps = share_of((count - 1) / kTokenStep + 1, member, team_size_);
-  return {std::min(steps.begin * kTokenStep, count), std::min(steps.end * kTokenStep, count)};
-}
-
-// The tiles that begin with a token of the member's own.
-Share Executor::own_tiles(int member) const {
-  if (sharing_for(chunk_tokens_) != Sharing::kTokens) return share_of(num_tiles_, member, team_size_);
-  const Share tokens = own_tokens(chunk_tokens_, member);
-  const auto first_from = [&](int32_t token) {
-    const auto at = std::lower_bound(tiles_.begin(), tiles_.begin() + num_tiles_, token,
-                                     [](const AttentionTile& tile, int32_t t) { return tile.first_token < t; });
-    return static_cast<int>(at - tiles_.begin());
-  };
-  return {first_from(tokens.begin), first_from(tokens.end)};
-}
-
-// Whether every member has about as much context to read as the others.
-bool Executor::is_balanced() const {
-  const int threads = team_size_;
-  int64_t total = 0, most = 0;
-  for (int member = 0; member < threads; ++member) {
-    const Share tiles = own_tiles(member);
-    int64_t positions = 0;
-    for (int i = tiles.begin; i < tiles.end; ++i) positions += tiles_[i].first_position + 1;
-    total += positions;
-    most = std::max(most, positions);
-  }
-  return static_cast<double>(most) * threads <= kMaxImbalance * static_cast<double>(total);
-}
-
 void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, const Window& window, Member& member) {
   const bool is_counted = is_counting_ && member.index == 0;
   Lap lap(is_counted);
@@ -329,135 +231,5 @@ void Executor::run_token_stages(const Plan& plan, size_t begin, size_t end, std:
   }
 }
 
-void Executor::run_token_stage(const Stage& stage, const Window& window, const Part& part, int32_t begin,
-                               int32_t end) {
-  const auto in = [&](int32_t t) { return row(stage.in, part, t); };
-  const auto in2 = [&](int32_t t) { return row(stage.in2, part, t); };
-  const auto out = [&](int32_t t) { return row(stage.out, part, t); };
-  const BatchView& batch = *now_.batch;
-  switch (stage.kind) {
-    case StageKind::kRopeTable:
-      return fill_rope_table(stage, window, part, begin, end);
-    case StageKind::kLoadRows:
-      return load_rows(stage, window, part, begin, end);
-    case StageKind::kStoreRows:
-      return store_rows(stage, window, part, begin, end);
-    case StageKind::kEmbed:
-      for (int32_t t = begin; t < end; ++t) {
-        linear_->unpack_row(*stage.table, batch.token_ids[window.begin + t], stage.number, out(t));
-      }
-      return;
-    case StageKind::kRmsNorm:
-      for (int32_t t = begin; t < end; ++t) {
-        step_->rms_norm(in(t), stage.weight, stage.in.width / stage.group_size, stage.group_size, stage.number, out(t));
-      }
-      return;
-    case StageKind::kRope: {
-      const RopeSpec& spec = ropes_[stage.spec];
-      for (int32_t t = begin; t < end; ++t) {
-        step_->rope(in(t), in2(t), in2(t) + spec.num_dims, spec.order, stage.in.width / spec.head_dim, spec.head_dim,
-                    spec.num_dims, out(t));
-      }
-      return;
-    }
-    case StageKind::kGated:
-      for (int32_t t = begin; t < end; ++t) {
-        step_->gated(stage.activation, in(t), in2(t), stage.out.width, out(t));
-      }
-      return;
-    case StageKind::kAdd:
-      for (int32_t t = begin; t < end; ++t) step_->add(in(t), in2(t), stage.out.width, out(t));
-      return;
-    case StageKind::kSoftcap:
-      for (int32_t t = begin; t < end; ++t) step_->softcap(in(t), stage.number, stage.out.width, out(t));
-      return;
-    case StageKind::kQuantize:
-      linear_->quantize(in(part.begin), stage.in.stride, part.end - part.begin, stage.in.width, runtime_->precision,
-                        (begin - part.begin) / kTileTokens, (begin - part.begin) / kTileTokens + 1, part.acts);
-      return;
-    case StageKind::kWriteKv: {
-      const KVLayer layer = kv_.layer(attentions_[stage.spec].layer);
-      begin = std::max(begin, part.stored.begin);
-      end = std::min(end, part.stored.end);
-      if (begin >= end) return;
-      step_->write_kv(layer, {in(begin), stage.in.stride, in2(begin), stage.in2.stride},
-                      &batch.slots[window.begin + begin], end - begin);
-      return;
-    }
-    case StageKind::kMultiply:
-    case StageKind::kAttend:
-      return;  // shared otherwise
-  }
-}
-
-// Angles in double: at position 131,072 a float angle would be off by 0.004.
-void Executor::fill_rope_table(const Stage& stage, const Window& window, const Part& part, int32_t begin,
-                               int32_t end) {
-  const RopeSpec& spec = ropes_[stage.spec];
-  const int32_t half = spec.num_dims / 2;
-  for (int32_t t = begin; t < end; ++t) {
-    float* cos = row(stage.out, part, t);
-    float* sin = cos + spec.num_dims;
-    const double position = now_.batch->positions[window.begin + t];
-    for (int32_t i = 0; i < half; ++i) {
-      const int32_t first = spec.order == RopeOrder::kNeox ? i : 2 * i;
-      const int32_t second = spec.order == RopeOrder::kNeox ? i + half : 2 * i + 1;
-      const double angle = position * spec.frequencies[i];
-      cos[first] = cos[second] = static_cast<float>(std::cos(angle));
-      sin[second] = static_cast<float>(std::sin(angle));
-      sin[first] = -sin[second];
-    }
-  }
-}
-
-void Executor::load_rows(const Stage& stage, const Window& window, const Part& part, int32_t begin,
-                         int32_t end) {
-  const size_t stride = kept_stride(hidden_size_);
-  for (int32_t t = begin; t < end; ++t) {
-    std::memcpy(row(stage.out, part, t),
-                kept_rows_.as<float>() + (window.begin + t) * stride, hidden_size_ * sizeof(float));
-  }
-}
-
-// Keeps the hidden rows whose logits are wanted.
-void Executor::store_rows(const Stage& stage, const Window& window, const Part& part, int32_t begin,
-                          int32_t end) {
-  const auto rows = now_.batch->output_rows;
-  const size_t stride = kept_stride(hidden_size_);
-  begin = window.begin + std::max(begin, part.stored.begin);
-  end = window.begin + std::min(end, part.stored.end);
-  auto kept = std::lower_bound(rows.begin(), rows.end(), begin);
-  for (; kept != rows.end() && *kept < end; ++kept) {
-    std::memcpy(kept_rows_.as<float>() + (kept - rows.begin()) * stride, row(stage.in, part, *kept - window.begin),
-                hidden_size_ * sizeof(float));
-  }
-}
-
-void Executor::run_multiply(const Stage& stage, const Window& window, Member& member) {
-  const Part& part = member.part;
-  const int32_t num_tokens = part.end - part.begin;
-  const MultiplyInput in{part.acts, runtime_->precision, row(stage.in, part, part.begin), stage.in.stride, num_tokens};
-  FetchQueue* fetch = fetch_for(stage, window, member);
-  int32_t before = 0;
-  for (const Product& product : stage.products) {
-    const int32_t num_panels = product.matrix->num_panels;
-    const Share panels = part.sharing == Sharing::kTokens || team_size_ == 1
-                             ? Share{0, num_panels}
-                                        : Share{std::clamp(stage.splits[member.index] - before, 0, num_panels),
-                                                std::clamp(stage.splits[member.index + 1] - before, 0, num_panels)};
-    before += num_panels;
-    if (panels.begin == panels.end) continue;
-    float* out = row(product.out, part, part.begin);
-    linear_->multiply(*product.matrix, in, panels.begin, panels.end, out, product.out.stride, member.multiply_scratch,
-                      fetch);
-    if (product.bias == nullptr) continue;
-    const int32_t first = panels.begin * kPanelRows;
-    const int32_t count = std::min(panels.end * kPanelRows, product.matrix->rows) - first;
-    for (int32_t t = 0; t < num_tokens; ++t) {
-      float* row = out + t * product.out.stride + first;
-      step_->add(row, product.bias + first, count, row);
-    }
-  }
-}
 
 }  // namespace octavo

@@ -44,19 +44,20 @@ class Executor {
   // With fewer attention items than this per thread, contexts are split over threads: tiles of at most 16 query rows.
   static constexpr int kItemsPerThread = 4;
   static constexpr int32_t kSplitRows = 16;
-  // Keys and values are fetched ahead from this many tokens on, where products wait for the multiplier; of a layer as
-  // much as stays in a cache; at most as many lines with a tile as the core tracks without a stall.
-  static constexpr int32_t kFetchTokens = 8;
   // Up to this many tokens every member has copies.
   static constexpr int32_t kCopiedTokens = 15;
+  // Keys and values are fetched ahead from this many tokens on, where products wait for the multiplier; of a layer as
+  // much as stays in a cache; at most as many lines with a tile as the core tracks without a stall.
+  static constexpr int32_t kFetchTokens = 16;
+  static constexpr size_t kFetchBytes = size_t{6} << 20;
+  static constexpr int32_t kFetchLines = 48;
+  static_assert(kFetchTokens > kCopiedTokens);  // with copies, products may begin before the list is made
   // Members take tokens of their own from this many each on; in steps of kTokenStep.
   static constexpr int32_t kOwnTokens = 8;
   static constexpr int32_t kTokenStep = 4;
   // Members attend to their own requests alone, without waiting for each other, if none has more to read than this
   // times the mean.
   static constexpr double kMaxImbalance = 1.15;
-  static constexpr size_t kFetchBytes = size_t{6} << 20;
-  static constexpr int32_t kFetchLines = 48;
 
   static Status create(std::shared_ptr<Runtime> runtime, const Program& program, const KVShape& kv_shape,
                        int32_t num_blocks, int32_t max_batched_tokens, std::unique_ptr<Executor>* out);
@@ -160,6 +161,8 @@ class Executor {
   explicit Executor(std::shared_ptr<Runtime> runtime)
       : runtime_(std::move(runtime)), control_(runtime_->pool.size()) {}
   Status allocate();
+  // Floats from one kept row to the next.
+  size_t kept_stride() const { return round_up(hidden_size_, 16); }
 
   void run_team(ThreadPool::Task task, void* context);
   void run_step(Member& member);

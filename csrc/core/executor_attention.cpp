@@ -129,48 +129,6 @@ void Executor::attend_tile(const Stage& stage, const AttentionTile& tile, int32_
   finish_rows(stage, member.part, tile, kv_head, member.states);
 }
 
-// Lists the context blocks of requests that decode, tile after tile, as far as a cache holds them.
-void Executor::list_fetches() {
-  const size_t max_blocks = kFetchBytes / kv_.shape().layer_bytes();
-  for (FetchList& list : fetch_lists_) {
-    list.blocks.clear();
-    list.start.assign(1, 0);
-    for (int32_t i = 0; i < num_tiles_; ++i) {
-      const AttentionTile& tile = tiles_[i];
-      if (tile.num_tokens == 1) {
-        const int32_t lowest = list.window > 0 ? std::max(0, tile.first_position - list.window + 1) : 0;
-        const int32_t* last = tile.block_table + tile.first_position / kBlockSize + 1;
-        for (const int32_t* block = tile.block_table + lowest / kBlockSize; block < last; ++block) {
-          if (list.blocks.size() < max_blocks) list.blocks.push_back(*block);
-        }
-      }
-      list.start.push_back(static_cast<int32_t>(list.blocks.size()));
-    }
-  }
-}
-
-// What a multiply stage fetches for the attend stage after it: the blocks of the member's share of the tiles, spread
-// over the tiles of all products until then.
-FetchQueue* Executor::fetch_for(const Stage& stage, const Window& window, Member& member) const {
-  if (stage.next_attend < 0 || window.count < kFetchTokens) return nullptr;
-  if (member.fetched_attend == stage.next_attend) return &member.fetch;
-  member.fetched_attend = stage.next_attend;
-  const AttentionSpec& spec = attentions_[body_.stages[stage.next_attend].spec];
-  const auto list = std::find_if(fetch_lists_.begin(), fetch_lists_.end(),
-                                 [&](const FetchList& each) { return each.window == spec.shape.window; });
-  const Share share = own_tiles(member.index);
-  const KVLayer layer = kv_.layer(spec.layer);
-  const size_t region = kv_.shape().layer_bytes() / 64 * 64;
-  const int32_t first = list->start[share.begin], last = list->start[share.end];
-  const int64_t lines = static_cast<int64_t>(last - first) * (region / 64);
-  const int64_t num_panels = stage.fetch_panels / (member.part.sharing == Sharing::kTokens ? 1 : team_size_);
-  const int64_t num_steps = num_panels * ((member.part.end - member.part.begin - 1) / kTileTokens + 1);
-  member.fetch = {layer.pool + layer.layer_offset, layer.block_bytes,          region, list->blocks.data() + first,
-                  list->blocks.data() + last,      0,
-                  static_cast<int32_t>(std::min<int64_t>(lines / std::max<int64_t>(num_steps, 1) + 1, kFetchLines))};
-  return &member.fetch;
-}
-
 // Few items: each item's context tiles are units of their own, item after item in a row.
 void Executor::attend_split(const Stage& stage, int parity, const Member& member) {
   const AttentionSpec& spec = attentions_[stage.spec];
