@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,12 @@ import pytest
 from octavo.config import from_env
 from octavo.store.manifest import stored_path
 from octavo.store.name import ModelName
+
+
+def pytest_configure() -> None:
+    """Take interrupts even where a shell started the tests in the background, which ignores them for all children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _from_env(variable: str, what: str) -> Path:
