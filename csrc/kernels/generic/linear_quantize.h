@@ -5,7 +5,7 @@
 //   load_block(row, block, cols)           a token's values, zero past `cols`
 //   max_magnitudes(values[8])              of each the largest |x| as bits: floats without sign order as integers, NaNs last
 //   any(mask)                              whether a lane of an Ints8 comparison is true
-//   quantize_values(values[8], inverse, q[8], sums)   codes of 8 x 32 finite values, and their sums
+//   quantize_values(values[8], inverse, q[8], sums)   codes of 8 x 32 values, and their sums; any if not finite
 //   subtract_terms(block, t, values)       takes off the values what token t's codes stand for, rounding once
 
 // A block with an infinity or a NaN in it.

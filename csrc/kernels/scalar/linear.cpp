@@ -48,11 +48,11 @@ OCTAVO_INLINE void quantize_values(const BlockValues (&x)[8], Floats8 inverse, i
     for (int32_t half = 0; half < 2; ++half) {
       int32_t sum = 0;
       for (int32_t k = 16 * half; k < 16 * half + 16; ++k) {
-        // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits.
+        // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits. What is not finite gives any
+        // code, to be replaced.
         const float shifted = x[i].v[k] * inverse[i] + 12582912.0f;
-        const int32_t code = __builtin_bit_cast(int32_t, shifted) - 0x4b400000;
-        q[i][k] = static_cast<int8_t>(code);
-        sum += code;
+        q[i][k] = static_cast<int8_t>(__builtin_bit_cast(uint32_t, shifted) - 0x4b400000u);
+        sum += q[i][k];
       }
       sums[half][i] = sum;
     }
