@@ -119,7 +119,8 @@ def test_cli_03_ctrl_c_in_a_chat_ends_the_answer_and_not_the_chat(smollm2_path: 
         assert ">>> " in terminal.read_until([">>> "], timeout_s=2)
         assert time.monotonic() - pressed < 2
         assert termios.tcgetattr(terminal.fd) == before
-        time.sleep(0.2)  # the line editor sets the terminal up after its prompt, and drops what was typed before
+        # The line editor sets the terminal up after its prompt, and drops what was typed before.
+        time.sleep(0.2)
         terminal.type("\x03")
         assert "Ctrl-D leaves" in terminal.read_until(["leaves)"])
         terminal.type("/exit\n")
