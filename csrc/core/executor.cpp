@@ -1,9 +1,9 @@
 #include "core/executor.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace octavo {
+
 Status Executor::create(std::shared_ptr<Runtime> runtime, const Program& program, const KVShape& kv_shape,
                         int32_t num_blocks, int32_t max_batched_tokens, std::unique_ptr<Executor>* out) {
   if (!program.is_complete()) return Status::invalid("the program has no end");
@@ -81,6 +81,7 @@ Status Executor::allocate() {
   }
   tiles_.resize(chunk);
   items_ = std::make_unique<ItemCounter[]>(threads);
+  own_tiles_.resize(threads);
   for (const AttentionSpec& spec : attentions_) {
     const auto is_same = [&](const FetchList& list) { return list.window == spec.shape.window; };
     if (std::any_of(fetch_lists_.begin(), fetch_lists_.end(), is_same)) continue;
@@ -113,16 +114,13 @@ Status Executor::execute(const BatchView& batch, const SampleView& sample, const
 
 // Runs a task on the team, or on this thread alone while others keep the rest of it from running.
 void Executor::run_team(ThreadPool::Task task, void* context) {
-  const auto now = [] {
-    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-  };
   ThreadPool& pool = runtime_->pool;
-  const int64_t begin = now(), slept = pool.slept_ns();
+  const int64_t begin = now_ns(), slept = pool.slept_ns();
   const bool is_alone = pool.size() == 1 || control_.is_alone(begin);
   team_size_ = is_alone ? 1 : pool.size();
   pool.run(task, context, is_alone);
   if (is_alone) return;
-  const int64_t end = now();
+  const int64_t end = now_ns();
   control_.observe(end, end - begin, pool.slept_ns() - slept);
 }
 

@@ -179,7 +179,7 @@ class Executor {
   }
   Share tile_tokens(int32_t count, int member) const;
   Share own_tokens(int32_t count, int member) const;
-  Share own_tiles(int member) const;
+  Share find_own_tiles(int32_t count, int member) const;
   bool is_balanced() const;
   void sample_rows(const LogitSlab& slab, const Member& member);
   void make_attention_tiles(int32_t begin, int32_t count);
@@ -228,7 +228,7 @@ class Executor {
   std::vector<AttentionTile> tiles_;  // of the current chunk
   int32_t num_tiles_ = 0;
   int32_t max_tile_tokens_ = 0;
-  int32_t chunk_tokens_ = 0;
+  std::vector<Share> own_tiles_;  // by member
   bool is_private_ = false;  // each member attends to its own tiles, without barriers
   std::vector<FetchList> fetch_lists_;
   std::unique_ptr<ItemCounter[]> items_;  // by member

@@ -99,7 +99,7 @@ void Executor::attend_whole(const Stage& stage, int parity, const Member& member
     attend_tile(stage, tiles_[i / num_heads], i % num_heads, ahead, member);
   };
   const auto share = [&](int owner) {
-    const Share tiles = own_tiles(owner);
+    const Share& tiles = own_tiles_[owner];
     return Share{tiles.begin * num_heads, tiles.end * num_heads};
   };
   if (is_private_) {

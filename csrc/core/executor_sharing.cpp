@@ -50,9 +50,9 @@ Share Executor::own_tokens(int32_t count, int member) const {
 }
 
 // The tiles that begin with a token of the member's own.
-Share Executor::own_tiles(int member) const {
-  if (sharing_for(chunk_tokens_) != Sharing::kTokens) return share_of(num_tiles_, member, team_size_);
-  const Share tokens = own_tokens(chunk_tokens_, member);
+Share Executor::find_own_tiles(int32_t count, int member) const {
+  if (sharing_for(count) != Sharing::kTokens) return share_of(num_tiles_, member, team_size_);
+  const Share tokens = own_tokens(count, member);
   const auto first_from = [&](int32_t token) {
     const auto at = std::lower_bound(tiles_.begin(), tiles_.begin() + num_tiles_, token,
                                      [](const AttentionTile& tile, int32_t t) { return tile.first_token < t; });
@@ -63,16 +63,14 @@ Share Executor::own_tiles(int member) const {
 
 // Whether every member has about as much context to read as the others.
 bool Executor::is_balanced() const {
-  const int threads = team_size_;
   int64_t total = 0, most = 0;
-  for (int member = 0; member < threads; ++member) {
-    const Share tiles = own_tiles(member);
+  for (int member = 0; member < team_size_; ++member) {
     int64_t positions = 0;
-    for (int i = tiles.begin; i < tiles.end; ++i) positions += tiles_[i].first_position + 1;
+    for (int i = own_tiles_[member].begin; i < own_tiles_[member].end; ++i) positions += tiles_[i].first_position + 1;
     total += positions;
     most = std::max(most, positions);
   }
-  return static_cast<double>(most) * threads <= kMaxImbalance * static_cast<double>(total);
+  return static_cast<double>(most) * team_size_ <= kMaxImbalance * static_cast<double>(total);
 }
 
 // Cuts each request's tokens of the chunk into query tiles. One thread does it while the others begin the token stages;
@@ -91,7 +89,7 @@ void Executor::make_attention_tiles(int32_t begin, int32_t count) {
       max_tile_tokens_ = std::max(max_tile_tokens_, size);
     }
   }
-  chunk_tokens_ = count;
+  for (int member = 0; member < team_size_; ++member) own_tiles_[member] = find_own_tiles(count, member);
   is_private_ = sharing_for(count) == Sharing::kTokens && max_tile_tokens_ == 1 && is_balanced();
   if (count >= kFetchTokens) list_fetches();
 }
@@ -125,7 +123,7 @@ FetchQueue* Executor::fetch_for(const Stage& stage, const Window& window, Member
   const AttentionSpec& spec = attentions_[body_.stages[stage.next_attend].spec];
   const auto list = std::find_if(fetch_lists_.begin(), fetch_lists_.end(),
                                  [&](const FetchList& each) { return each.window == spec.shape.window; });
-  const Share share = own_tiles(member.index);
+  const Share share = own_tiles_[member.index];
   const KVLayer layer = kv_.layer(spec.layer);
   const size_t region = kv_.shape().layer_bytes() / 64 * 64;
   const int32_t first = list->start[share.begin], last = list->start[share.end];

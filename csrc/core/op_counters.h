@@ -1,11 +1,11 @@
 // Where the time of steps goes, stage by stage: taken by one member while counting is on.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/plan.h"
 
 namespace octavo {
@@ -28,19 +28,15 @@ struct OpCount {
 // A stop watch that does nothing when it is off.
 class Lap {
  public:
-  explicit Lap(bool is_on) : is_on_(is_on), last_(is_on ? now() : 0) {}
+  explicit Lap(bool is_on) : is_on_(is_on), last_(is_on ? now_ns() : 0) {}
   void add_to(int64_t& total_ns) {
     if (!is_on_) return;
-    const int64_t at = now();
+    const int64_t at = now_ns();
     total_ns += at - last_;
     last_ = at;
   }
 
  private:
-  static int64_t now() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
   const bool is_on_;
   int64_t last_;
 };

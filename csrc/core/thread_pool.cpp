@@ -1,7 +1,6 @@
 #include "core/thread_pool.h"
 
-#include <chrono>
-
+#include "core/clock.h"
 #include "core/float_mode.h"
 
 #if defined(__SSE2__)
@@ -69,10 +68,9 @@ void ThreadPool::barrier() {
     return;
   }
   if (spin(generation_, generation)) return;
-  const auto asleep = std::chrono::steady_clock::now();
+  const int64_t asleep = now_ns();
   generation_.wait(generation, std::memory_order_acquire);
-  const std::chrono::nanoseconds slept = std::chrono::steady_clock::now() - asleep;
-  slept_ns_.fetch_add(slept.count(), std::memory_order_relaxed);
+  slept_ns_.fetch_add(now_ns() - asleep, std::memory_order_relaxed);
 }
 
 void ThreadPool::work(int member) {

@@ -213,23 +213,27 @@ inline void attend_some(int32_t num_rows, const float* const* q, const Span* spa
   }
 }
 
+// Keys of one head in a block; its values follow them.
+template <typename Element>
+inline Element* head_keys(const KVLayer& layer, int32_t block, int32_t head) {
+  const size_t head_elements = static_cast<size_t>(layer.head_dim) * kBlockSize;
+  std::byte* base = layer.pool + static_cast<size_t>(block) * layer.block_bytes + layer.layer_offset;
+  return reinterpret_cast<Element*>(base) + 2 * head * head_elements;
+}
+
 template <typename Element>
 inline TileBlocks<Element> find_blocks(const KVLayer& layer, const QueryTile& tile, int32_t kv_head, int32_t context,
                                        const KeysAhead& ahead, Span seen) {
   const size_t head_elements = static_cast<size_t>(layer.head_dim) * kBlockSize;
-  const auto keys_of = [&](int32_t block, int32_t head) {
-    const std::byte* base = layer.pool + static_cast<size_t>(block) * layer.block_bytes + layer.layer_offset;
-    return reinterpret_cast<const Element*>(base) + 2 * head * head_elements;
-  };
   TileBlocks<Element> blocks;
   blocks.first = seen.begin / kBlockSize;
   blocks.last = (seen.end + kBlockSize - 1) / kBlockSize;
   for (int32_t b = blocks.first; b < blocks.last; ++b) {
-    blocks.keys[b] = keys_of(tile.block_table[context * kBlocksPerTile + b], kv_head);
+    blocks.keys[b] = head_keys<Element>(layer, tile.block_table[context * kBlocksPerTile + b], kv_head);
     blocks.values[b] = blocks.keys[b] + head_elements;
   }
   for (int32_t b = 0; b < kBlocksPerTile; ++b) {
-    blocks.ahead[b] = b < ahead.num_blocks ? keys_of(ahead.blocks[b], ahead.kv_head) : nullptr;
+    blocks.ahead[b] = b < ahead.num_blocks ? head_keys<Element>(layer, ahead.blocks[b], ahead.kv_head) : nullptr;
   }
   return blocks;
 }
@@ -310,31 +314,10 @@ void finish(const float* state, int32_t head_dim, float* out) {
 }
 
 template <typename Element>
-inline Element* head_keys(const KVLayer& layer, int32_t slot, int32_t head) {
-  const size_t head_elements = static_cast<size_t>(layer.head_dim) * kBlockSize;
-  std::byte* base =
-      layer.pool + static_cast<size_t>(slot / kBlockSize) * layer.block_bytes + layer.layer_offset;
-  return reinterpret_cast<Element*>(base) + 2 * head * head_elements;
-}
-
-// Every cache line that a token's keys and values will be written to: a column of K touches them all.
-template <typename Element>
-inline void prefetch_slot(const KVLayer& layer, int32_t slot) {
-  constexpr int32_t kLine = 64 / sizeof(Element);
-  const int32_t key_elements = layer.head_dim * kBlockSize;
-  for (int32_t h = 0; h < layer.num_kv_heads; ++h) {
-    const Element* keys = head_keys<Element>(layer, slot, h);
-    for (int32_t i = 0; i < key_elements; i += kLine) prefetch(keys + i);
-    const Element* value = keys + key_elements + slot % kBlockSize * layer.head_dim;
-    for (int32_t i = 0; i < layer.head_dim; i += kLine) prefetch(value + i);
-  }
-}
-
-template <typename Element>
 inline void write_token(const KVLayer& layer, const float* k, const float* v, int32_t slot) {
   const int32_t place = slot % kBlockSize;
   for (int32_t h = 0; h < layer.num_kv_heads; ++h, k += layer.head_dim, v += layer.head_dim) {
-    Element* keys = head_keys<Element>(layer, slot, h);
+    Element* keys = head_keys<Element>(layer, slot / kBlockSize, h);
     Element* value = keys + static_cast<size_t>(kBlockSize + place) * layer.head_dim;
     for_lanes(layer.head_dim, [&](int32_t i, int32_t n) {
       Element column[16];
@@ -345,17 +328,9 @@ inline void write_token(const KVLayer& layer, const float* k, const float* v, in
   }
 }
 
-// A block is written once a step when its sequence decodes, long after it was last read: fetch those of later tokens
-// while one is written. Tokens of a prompt share blocks.
 template <typename Element>
 inline void write_tokens(const KVLayer& layer, const KVRows& rows, const int32_t* slots, int32_t num_tokens) {
-  constexpr int32_t kAhead = 2;
-  const auto fetch = [&](int32_t t) {
-    if (t == 0 || slots[t] / kBlockSize != slots[t - 1] / kBlockSize) prefetch_slot<Element>(layer, slots[t]);
-  };
-  for (int32_t t = 0; t < kAhead && t < num_tokens; ++t) fetch(t);
   for (int32_t t = 0; t < num_tokens; ++t) {
-    if (t + kAhead < num_tokens) fetch(t + kAhead);
     write_token<Element>(layer, rows.keys + t * rows.key_stride, rows.values + t * rows.value_stride, slots[t]);
   }
 }

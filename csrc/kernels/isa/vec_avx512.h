@@ -60,5 +60,4 @@ inline int32_t write_indices(Mask mask, int32_t base, int32_t* out) {
   return __builtin_popcount(mask);
 }
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 inline void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }

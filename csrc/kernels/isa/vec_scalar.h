@@ -135,7 +135,6 @@ inline int32_t write_indices(Mask mask, int32_t base, int32_t* out) {
   return count;
 }
 
-inline void prefetch(const void*) {}
 inline void prefetch_far(const void*) {}
 
 }  // namespace
