@@ -77,7 +77,6 @@ double time_product(const LinearKernels& kernels, Precision precision, const std
   const PackedMatrix& first = copies.front();
   const Buffer acts(kernels.act_bytes(tokens, first.cols, precision));
   const Buffer out(sizeof(float) * tokens * first.rows);
-  const Buffer scratch(kernels.scratch_bytes(first.cols) + 64);
   kernels.quantize(x.floats(), first.cols, tokens, first.cols, precision, 0, (tokens + 7) / 8, acts.bytes());
   double best = 1e9;
   size_t turn = 0;
@@ -87,7 +86,7 @@ double time_product(const LinearKernels& kernels, Precision precision, const std
     const double start = seconds_now();
     for (size_t i = 0; i < runs; ++i) {
       kernels.multiply(copies[turn++ % copies.size()], {acts.bytes(), precision, x.floats(), first.cols, tokens}, 0,
-                       first.num_panels, out.floats(), first.rows, scratch.bytes(), nullptr);
+                       first.num_panels, out.floats(), first.rows, nullptr);
     }
     const double taken = (seconds_now() - start) / static_cast<double>(runs);
     if (taken < best) best = taken;

@@ -38,7 +38,9 @@ Status Executor::allocate() {
   const int32_t shared_tokens = std::min(chunk, kOwnTokens * threads);
   const size_t acts = std::max(linear_->act_bytes(shared_tokens, body_.max_quantized_cols, runtime_->precision),
                                linear_->act_bytes(kSlabRows, head_.max_quantized_cols, runtime_->precision));
-  const size_t own_acts = linear_->act_bytes(std::max(chunk, kCopiedTokens), body_.max_quantized_cols, runtime_->precision);
+  const size_t own_acts =
+      std::max(linear_->act_bytes(std::max(chunk, kCopiedTokens), body_.max_quantized_cols, runtime_->precision),
+               linear_->act_bytes(kSlabRows, head_.max_quantized_cols, runtime_->precision));
   int32_t group = 1;
   for (const AttentionSpec& spec : attentions_) {
     group = std::max(group, spec.shape.num_heads / spec.shape.num_kv_heads);
@@ -60,20 +62,17 @@ Status Executor::allocate() {
     if (Status status = Mapping::create(bytes, memory); !status.ok()) return status;
   }
   const size_t rows = static_cast<size_t>(kQueryTokens) * group;
-  const size_t multiply = round_up(linear_->scratch_bytes(std::max(body_.max_cols, head_.max_cols)), kCacheLine);
   member_memory_.resize(threads);
   members_.resize(threads);
   for (int i = 0; i < threads; ++i) {
     const size_t copied = round_up(kCopiedTokens * body_.copied_floats, kCacheLine);
     const size_t floats = copied + rows * (2 * partial + kContextTile);
-    if (Status status = Mapping::create(multiply + own_acts + floats * sizeof(float), &member_memory_[i]);
-        !status.ok()) {
+    if (Status status = Mapping::create(own_acts + floats * sizeof(float), &member_memory_[i]); !status.ok()) {
       return status;
     }
     Member& member = members_[i];
     member.index = i;
-    member.multiply_scratch = member_memory_[i].data();
-    member.acts = member_memory_[i].data() + multiply;
+    member.acts = member_memory_[i].data();
     member.copied = reinterpret_cast<float*>(member.acts + own_acts);
     member.states = member.copied + copied;
     member.partials = member.states + rows * partial;

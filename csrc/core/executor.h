@@ -152,7 +152,6 @@ class Executor {
     int32_t fetched_attend = -1;  // the stage that `fetch` is for
     FetchQueue fetch{};
     int num_attends = 0;
-    std::byte* multiply_scratch = nullptr;
     float* states = nullptr;
     float* partials = nullptr;
     float* scores = nullptr;

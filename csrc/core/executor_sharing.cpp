@@ -31,10 +31,14 @@ Executor::Part Executor::body_part(int32_t count, const Member& member) const {
   return {Sharing::kTokens, own.begin, own.end, own, own, shared, common, member.acts};
 }
 
-// Logits are long and rows few: they are always shared.
+// The buffers are those of all members together. Few rows have no copies: the products are most of the work.
 Executor::Part Executor::head_part(int32_t count, const Member& member) const {
   const Area shared{head_workspace_.as<float>(), kSlabRows};
   const Area common{shared.data + kSlabRows * head_.shared_floats, kSlabRows};
+  if (sharing_for(count) == Sharing::kTokens) {
+    const Share own = own_tokens(count, member.index);
+    return {Sharing::kTokens, own.begin, own.end, own, own, shared, common, member.acts};
+  }
   const Share own = tile_tokens(count, member.index);
   return {Sharing::kTiles, 0, count, own, own, shared, common, acts_.data()};
 }

@@ -127,8 +127,7 @@ void Executor::run_multiply(const Stage& stage, const Window& window, Member& me
     before += num_panels;
     if (panels.begin == panels.end) continue;
     float* out = row(product.out, part, part.begin);
-    linear_->multiply(*product.matrix, in, panels.begin, panels.end, out, product.out.stride, member.multiply_scratch,
-                      fetch);
+    linear_->multiply(*product.matrix, in, panels.begin, panels.end, out, product.out.stride, fetch);
     if (product.bias == nullptr) continue;
     const int32_t first = panels.begin * kPanelRows;
     const int32_t count = std::min(panels.end * kPanelRows, product.matrix->rows) - first;

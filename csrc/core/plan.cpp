@@ -183,7 +183,6 @@ class Planner {
       stage.products.push_back(
           {&matrix, op->vector >= 0 ? weights_.vector(op->vector).data : nullptr, buffers_[op->out]});
     }
-    plan_.max_cols = std::max(plan_.max_cols, stage.in.width);
     if (is_quantized) {
       plan_.max_quantized_cols = std::max(plan_.max_quantized_cols, stage.in.width);
       plan_.stages.push_back({.kind = StageKind::kQuantize, .in = stage.in});

@@ -72,7 +72,6 @@ struct Plan {
   // Floats per token of the area that all threads share, and of the one that each may have for itself.
   size_t shared_floats = 0, copied_floats = 0;
   int32_t max_quantized_cols = 0;
-  int32_t max_cols = 0;
   std::vector<Buffer> rope_tables;  // by rope spec: cos [num_dims], then sin [num_dims]
 };
 

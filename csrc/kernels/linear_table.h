@@ -98,10 +98,9 @@ struct LinearKernels {
   // out[t, r] = sum_k w[r, k] * act[t, k] for rows of panels [panel_begin, panel_end) and all tokens: all blocks in
   // k order, then the residuals in k order. With kInt8x2: the sum over the first terms plus the sum over the second.
   // out: [tokens, rows] float with row stride out_stride; rows past `weights.rows` are not written.
-  // scratch: at least scratch_bytes(cols), private to the calling thread, 64-byte aligned. fetch: may be null.
+  // fetch: may be null.
   void (*multiply)(const PackedMatrix& weights, const MultiplyInput& in, int32_t panel_begin, int32_t panel_end,
-                   float* out, size_t out_stride, std::byte* scratch, FetchQueue* fetch);
-  size_t (*scratch_bytes)(int32_t cols);
+                   float* out, size_t out_stride, FetchQueue* fetch);
 
   // out[cols] = dequantised row, times scale: embedding lookup.
   void (*unpack_row)(const PackedMatrix& weights, int32_t row, float scale, float* out);

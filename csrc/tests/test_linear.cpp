@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "activations.h"
@@ -20,7 +21,7 @@ constexpr float kSentinel = -12345.0f;
 class Product {
  public:
   Product(const LinearKernels& kernels, const octavo::PackedMatrix& weights, Precision precision = Precision::kInt8)
-      : kernels_(kernels), weights_(weights), precision_(precision), scratch_(kernels.scratch_bytes(weights.cols)) {}
+      : kernels_(kernels), weights_(weights), precision_(precision) {}
 
   size_t stride() const { return static_cast<size_t>(weights_.rows) + 7; }
 
@@ -33,7 +34,7 @@ class Product {
     std::vector<float> out(tokens * stride(), kSentinel);
     for (size_t i = splits.size() - 1; i > 0; --i) {
       kernels_.multiply(weights_, {is_float(weights_.format) ? nullptr : acts.bytes(), precision_, x, x_stride, tokens},
-                        splits[i - 1], splits[i], out.data(), stride(), scratch_.bytes(), nullptr);
+                        splits[i - 1], splits[i], out.data(), stride(), nullptr);
     }
     return out;
   }
@@ -42,7 +43,6 @@ class Product {
   const LinearKernels& kernels_;
   const octavo::PackedMatrix& weights_;
   Precision precision_;
-  Aligned scratch_;
 };
 
 // The activations the kernels really multiply: the quantised ones, or x itself for float weights.
@@ -294,6 +294,23 @@ void test_a_token_gives_the_same_bits_in_any_company(const LinearKernels& kernel
   }
 }
 
+// Strips of panels and groups of tokens: several of both.
+void test_a_large_matrix_gives_the_bits_of_its_panels(const LinearKernels& kernels) {
+  constexpr int32_t kCols = 2048, kPanels = 24, kTokens = 21;
+  for (const WeightFormat format : {WeightFormat::Q4_1, WeightFormat::Q8_0, WeightFormat::F16}) {
+    const TestMatrix matrix = make_matrix(format, kPanels * octavo::kPanelRows - 3, kCols, Fill::kRandom, 3);
+    const Product product(kernels, matrix.packed);
+    const std::vector<float> x = make_activations(kTokens, kCols, Activations::kOutlierChannels, 8);
+    const std::vector<float> out = product.run(x.data(), kCols, kTokens);
+    std::vector<int32_t> one_by_one(kPanels + 1);
+    std::iota(one_by_one.begin(), one_by_one.end(), 0);
+    CHECK(product.run(x.data(), kCols, kTokens, one_by_one) == out);
+    for (int32_t token = 0; token < kTokens; ++token) {
+      CHECK(same_token(out, token, product.run(&x[token * kCols], kCols, 1), 0, product.stride()));
+    }
+  }
+}
+
 void test_a_nan_reaches_the_outputs_of_its_token_only(const LinearKernels& kernels) {
   for (const WeightFormat format : kFormats) {
     for (const Precision precision : kPrecisions) {
@@ -325,6 +342,7 @@ int main() {
     test_an_outlier_channel_costs_little_accuracy(*table.kernels);
     test_integer_sums_do_not_overflow_or_saturate(*table.kernels);
     test_a_token_gives_the_same_bits_in_any_company(*table.kernels);
+    test_a_large_matrix_gives_the_bits_of_its_panels(*table.kernels);
     test_a_nan_reaches_the_outputs_of_its_token_only(*table.kernels);
   }
   return check_result();

@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kWidestTile = 4;
 constexpr int kNarrowestTile = 1;
-constexpr size_t kScratchPerRecord = 0;
 
 OCTAVO_INLINE Rows first_rows(int32_t count) { return count; }
 
@@ -19,6 +18,6 @@ OCTAVO_INLINE Rows first_rows(int32_t count) { return count; }
 
 }  // namespace
 
-const LinearKernels linear_kernels = {act_bytes, quantize, multiply, scratch_bytes, unpack_row};
+const LinearKernels linear_kernels = {act_bytes, quantize, multiply, unpack_row};
 
 }  // namespace octavo::avx2

@@ -17,6 +17,6 @@ namespace {
 
 }  // namespace
 
-const LinearKernels linear_kernels = {act_bytes, quantize, multiply, scratch_bytes, unpack_row};
+const LinearKernels linear_kernels = {act_bytes, quantize, multiply, unpack_row};
 
 }  // namespace octavo::avx512_vnni

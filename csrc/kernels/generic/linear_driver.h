@@ -7,12 +7,6 @@
 //   Source<format>                how records are read; Source::Record
 //   multiply_tile<Source, Width>(records, count, acts, lane, TileOut)   places from `lane` of an activation tile on
 //   multiply_float_tile<Weight, Width>(FloatPanel, x, x_stride, TileOut)
-//
-// and where decoding a panel once for many tokens pays, for each such Source
-//
-//   Source::kUnpackTokens         from this many places on
-//   Source::Unpacked              the Source of the decoded panel; Unpacked::unpack<Source>(records, count, out)
-//   kScratchPerRecord             bytes of an Unpacked::Record, 0 if there are none
 
 // What every panel of one multiply call shares.
 struct Operands {
@@ -23,9 +17,13 @@ struct Operands {
   int32_t terms;
   int32_t cols;
   size_t out_stride;
-  std::byte* scratch;
   FetchQueue* fetch;
 };
+
+// A group of activation tiles stays in the first-level cache while the panels of a strip pass by; the strip stays in the
+// second while group after group does.
+constexpr size_t kGroupBytes = 20480;
+constexpr size_t kStripBytes = 196608;
 
 // Asks for the next lines of the queue. They go to the second-level cache: the first is full of activations.
 inline void fetch_lines(FetchQueue& queue) {
@@ -86,15 +84,6 @@ void multiply_panel(const std::byte* panel, const Operands& in, Rows rows, float
   multiply_all_tiles<Source>(panel, in, rows, out);
 }
 
-template <class Source>
-void multiply_panel_unpacked(const std::byte* panel, const Operands& in, Rows rows, float* out) {
-  using Unpacked = typename Source::Unpacked;
-  const auto* records = reinterpret_cast<const typename Source::Record*>(panel);
-  auto* unpacked = reinterpret_cast<typename Unpacked::Record*>(in.scratch);
-  Unpacked::template unpack<Source>(records, num_records(in.cols), unpacked);
-  multiply_all_tiles<Unpacked>(in.scratch, in, rows, out);
-}
-
 template <class Weight>
 void multiply_float_panel(const std::byte* bytes, const Operands& in, Rows rows, float* out) {
   const FloatPanel<Weight> panel = {reinterpret_cast<const Weight*>(bytes), in.cols};
@@ -106,46 +95,54 @@ void multiply_float_panel(const std::byte* bytes, const Operands& in, Rows rows,
 
 using MultiplyPanel = void (*)(const std::byte* panel, const Operands& in, Rows rows, float* out);
 
-template <class Source>
-MultiplyPanel quantised_kernel(int32_t places) {
-  if constexpr (requires { typename Source::Unpacked::Record; }) {
-    if (places >= Source::kUnpackTokens) return multiply_panel_unpacked<Source>;
-  }
-  return multiply_panel<Source>;
-}
-
 // The one place where a format of packed.h meets its kernels.
-MultiplyPanel panel_kernel(WeightFormat format, int32_t places) {
+MultiplyPanel panel_kernel(WeightFormat format) {
   switch (format) {
     case WeightFormat::F32: return multiply_float_panel<float>;
     case WeightFormat::F16: return multiply_float_panel<uint16_t>;
     case WeightFormat::BF16: return multiply_float_panel<Bf16>;
-    case WeightFormat::Q2_K: return quantised_kernel<SourceQ2_K>(places);
-    case WeightFormat::Q3_K: return quantised_kernel<SourceQ3_K>(places);
-    case WeightFormat::Q4_0: return quantised_kernel<SourceQ4_0>(places);
+    case WeightFormat::Q2_K: return multiply_panel<SourceQ2_K>;
+    case WeightFormat::Q3_K: return multiply_panel<SourceQ3_K>;
+    case WeightFormat::Q4_0: return multiply_panel<SourceQ4_0>;
     case WeightFormat::Q4_1:
-    case WeightFormat::Q4_K: return quantised_kernel<SourceQ4_1>(places);
-    case WeightFormat::Q5_0: return quantised_kernel<SourceQ5_0>(places);
+    case WeightFormat::Q4_K: return multiply_panel<SourceQ4_1>;
+    case WeightFormat::Q5_0: return multiply_panel<SourceQ5_0>;
     case WeightFormat::Q5_1:
-    case WeightFormat::Q5_K: return quantised_kernel<SourceQ5_1>(places);
-    case WeightFormat::Q6_K: return quantised_kernel<SourceQ6_K>(places);
-    case WeightFormat::Q8_0: return quantised_kernel<SourceQ8_0>(places);
+    case WeightFormat::Q5_K: return multiply_panel<SourceQ5_1>;
+    case WeightFormat::Q6_K: return multiply_panel<SourceQ6_K>;
+    case WeightFormat::Q8_0: return multiply_panel<SourceQ8_0>;
     case WeightFormat::IQ4_NL:
-    case WeightFormat::IQ4_XS: return quantised_kernel<SourceIQ4>(places);
+    case WeightFormat::IQ4_XS: return multiply_panel<SourceIQ4>;
   }
   return nullptr;
 }
 
+// How many of something that takes `bytes` fit into `space`, at least one.
+inline int32_t count_in(size_t space, size_t bytes) { return bytes < space ? static_cast<int32_t>(space / bytes) : 1; }
+
 void multiply(const PackedMatrix& weights, const MultiplyInput& input, int32_t panel_begin, int32_t panel_end, float* out,
-              size_t out_stride, std::byte* scratch, FetchQueue* fetch) {
+              size_t out_stride, FetchQueue* fetch) {
+  const MultiplyPanel kernel = panel_kernel(weights.format);
   const int32_t terms = num_terms(input.precision);
-  const MultiplyPanel kernel = panel_kernel(weights.format, input.tokens * terms);
-  const Operands in = {input.acts, input.x, input.x_stride, input.tokens, terms, weights.cols, out_stride, scratch, fetch};
-  for (int32_t p = panel_begin; p < panel_end; ++p) {
-    const int32_t first_row = p * kPanelRows;
-    const int32_t rows = weights.rows - first_row < kPanelRows ? weights.rows - first_row : kPanelRows;
-    kernel(weights.data + p * weights.panel_bytes, in, first_rows(rows), out + first_row);
+  const int32_t tile_tokens = kTileTokens / terms;
+  const size_t tile_bytes = act_tile_bytes(weights.cols, terms);
+  const int32_t group = count_in(kGroupBytes, tile_bytes) * tile_tokens, strip = count_in(kStripBytes, weights.panel_bytes);
+  for (int32_t from = panel_begin; from < panel_end; from += strip) {
+    const int32_t to = from + strip < panel_end ? from + strip : panel_end;
+    for (int32_t t = 0; t < input.tokens; t += group) {
+      const Operands in = {input.acts == nullptr ? nullptr : input.acts + t / tile_tokens * tile_bytes,
+                           input.x + t * input.x_stride,
+                           input.x_stride,
+                           input.tokens - t < group ? input.tokens - t : group,
+                           terms,
+                           weights.cols,
+                           out_stride,
+                           fetch};
+      for (int32_t p = from; p < to; ++p) {
+        const int32_t first_row = p * kPanelRows;
+        const int32_t rows = weights.rows - first_row < kPanelRows ? weights.rows - first_row : kPanelRows;
+        kernel(weights.data + p * weights.panel_bytes, in, first_rows(rows), out + t * out_stride + first_row);
+      }
+    }
   }
 }
-
-size_t scratch_bytes(int32_t cols) { return static_cast<size_t>(num_records(cols)) * kScratchPerRecord; }

@@ -30,21 +30,52 @@ template <typename Element>
 struct TileBlocks {
   const Element* keys[kBlocksPerTile];
   const Element* values[kBlocksPerTile];
-  const Element* ahead[kBlocksPerTile];  // keys that are read next; null: none
-  int32_t first, last;                   // blocks in use: [first, last)
+  const Element* ahead[kBlocksPerTile];  // keys that are read next
+  int32_t num_ahead;
+  int32_t first, last;  // blocks in use: [first, last)
 };
 
-// Fetches half a block, keys or values: a run in memory. Into the second-level cache, as a tile fills the first.
+// Elements of a cache line.
 template <typename Element>
-inline void prefetch_run(const Element* run, int32_t head_dim) {
-  constexpr int32_t kLine = 64 / sizeof(Element);
-  for (int32_t i = 0; i < head_dim * kBlockSize; i += kLine) prefetch_far(run + i);
-}
+constexpr int32_t kLineElements = 64 / sizeof(Element);
 
-// Scores of kRows rows against kBlocks blocks. q: one pointer per row; scores: rows 128 apart.
+// Runs of memory, half a block each, that are read later: asked for a few lines at a time, at the pace of the work that
+// goes on meanwhile. More requests than the core tracks would stall it. Into the second-level cache, as a tile fills
+// the first.
+template <typename Element>
+class RunsAhead {
+ public:
+  RunsAhead(const Element* const* runs, int32_t num_runs, int32_t run_elements)
+      : next_(runs), end_(runs + num_runs), run_elements_(run_elements) {}
+
+  // Lines a step to have all of them after `steps` steps.
+  int32_t lines_per_step(int32_t steps) const {
+    const int32_t lines = static_cast<int32_t>(end_ - next_) * (run_elements_ / kLineElements<Element>);
+    return (lines + steps - 1) / steps;
+  }
+  void fetch(int32_t lines) {
+    for (; lines > 0 && next_ != end_; --lines) {
+      prefetch_far(*next_ + offset_);
+      offset_ += kLineElements<Element>;
+      if (offset_ < run_elements_) continue;
+      offset_ = 0;
+      ++next_;
+    }
+  }
+
+ private:
+  const Element* const* next_;
+  const Element* const* end_;
+  int32_t run_elements_;
+  int32_t offset_ = 0;
+};
+
+// Scores of kRows rows against kBlocks blocks. q: one pointer per row; scores: rows 128 apart; values: of the same
+// blocks, fetched meanwhile, or null.
 template <typename Element, int kRows, int kBlocks>
 inline void score_blocks(const float* const* q, const AttentionShape& shape, const Element* const* keys,
-                         float* scores) {
+                         const Element* const* values, float* scores) {
+  constexpr int32_t kChannelsPerLine = kLineElements<Element> / kBlockSize;
   Vec sums[kRows][kBlocks];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -55,6 +86,10 @@ inline void score_blocks(const float* const* q, const AttentionShape& shape, con
     Vec k[kBlocks];
 #pragma GCC unroll 8
     for (int b = 0; b < kBlocks; ++b) k[b] = load_kv(keys[b] + d * kBlockSize);
+    if (values != nullptr && d % kChannelsPerLine == 0) {
+#pragma GCC unroll 8
+      for (int b = 0; b < kBlocks; ++b) prefetch_far(values[b] + d * kBlockSize);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Vec channel = splat(q[r][d]);
@@ -73,23 +108,22 @@ inline void score_blocks(const float* const* q, const AttentionShape& shape, con
   }
 }
 
+// The blocks from b on, as many at once as fit, then the rest in smaller numbers.
+template <typename Element, int kRows, int kAtOnce>
+inline void score_from(int32_t b, const float* const* q, const AttentionShape& shape, const TileBlocks<Element>& blocks,
+                       bool with_prefetch, float* scores) {
+  for (; b + kAtOnce <= blocks.last; b += kAtOnce) {
+    score_blocks<Element, kRows, kAtOnce>(q, shape, blocks.keys + b, with_prefetch ? blocks.values + b : nullptr,
+                                          scores + b * kBlockSize);
+  }
+  if constexpr (kAtOnce > 1) score_from<Element, kRows, kAtOnce / 2>(b, q, shape, blocks, with_prefetch, scores);
+}
+
 // While keys are read, the values of the same blocks are fetched; while values are read, the keys of the next tile.
 template <typename Element, int kRows>
 inline void score_tile(const float* const* q, const AttentionShape& shape, const TileBlocks<Element>& blocks,
                        bool with_prefetch, float* scores) {
-  // Few rows take more blocks: enough chains to hide the latency of a multiply-add.
-  constexpr int kAtOnce = vectors_at_once<kRows>(kRows <= 2 ? 4 : 2);
-  int32_t b = blocks.first;
-  for (; b + kAtOnce <= blocks.last; b += kAtOnce) {
-    if (with_prefetch) {
-      for (int i = 0; i < kAtOnce; ++i) prefetch_run(blocks.values[b + i], shape.head_dim);
-    }
-    score_blocks<Element, kRows, kAtOnce>(q, shape, blocks.keys + b, scores + b * kBlockSize);
-  }
-  for (; b < blocks.last; ++b) {
-    if (with_prefetch) prefetch_run(blocks.values[b], shape.head_dim);
-    score_blocks<Element, kRows, 1>(q, shape, blocks.keys + b, scores + b * kBlockSize);
-  }
+  score_from<Element, kRows, vectors_at_once<kRows>(4)>(blocks.first, q, shape, blocks, with_prefetch, scores);
 }
 
 // Turns one row's scores into exp(score - max), 0 outside its span.
@@ -118,8 +152,9 @@ inline void weigh_row(float* scores, Span span, float* partial) {
 
 // accumulator[row][channel .. + 16 kChunks) += weights[row][t] * V[t] for t in span, in order. tail: lanes of a chunk.
 template <typename Element, int kRows, int kChunks>
-inline void accumulate_channels(const float* weights, const TileBlocks<Element>& blocks, bool with_prefetch, Span span,
-                                int32_t head_dim, int32_t channel, int32_t tail, float* accumulators, size_t stride) {
+inline void accumulate_channels(const float* weights, const TileBlocks<Element>& blocks, RunsAhead<Element>& ahead,
+                                int32_t lines_ahead, Span span, int32_t head_dim, int32_t channel, int32_t tail,
+                                float* accumulators, size_t stride) {
   Vec sums[kRows][kChunks];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -129,9 +164,9 @@ inline void accumulate_channels(const float* weights, const TileBlocks<Element>&
   for (int32_t t = span.begin; t < span.end;) {
     const int32_t block = t / kBlockSize;
     const int32_t end = span.end < (block + 1) * kBlockSize ? span.end : (block + 1) * kBlockSize;
-    if (with_prefetch && channel == 0 && blocks.ahead[block] != nullptr) prefetch_run(blocks.ahead[block], head_dim);
     const Element* v = blocks.values[block] + static_cast<size_t>(t % kBlockSize) * head_dim + channel;
     for (; t < end; ++t, v += head_dim) {
+      ahead.fetch(lines_ahead);
       Vec chunk[kChunks];
       if (kChunks == 1 && tail != 16) {
         chunk[0] = load_kv_part(v, tail);
@@ -159,15 +194,18 @@ inline void accumulate(const float* weights, const TileBlocks<Element>& blocks, 
                        int32_t head_dim, float* accumulators, size_t stride) {
   if (span.begin >= span.end) return;
   constexpr int kChunks = vectors_at_once<kRows>(4);
+  RunsAhead<Element> ahead(blocks.ahead, with_prefetch ? blocks.num_ahead : 0, head_dim * kBlockSize);
+  const int32_t passes = (head_dim + 16 * kChunks - 1) / (16 * kChunks);
+  const int32_t lines_ahead = ahead.lines_per_step(passes * (span.end - span.begin));
   int32_t channel = 0;
   for (; channel + 16 * kChunks <= head_dim; channel += 16 * kChunks) {
-    accumulate_channels<Element, kRows, kChunks>(weights, blocks, with_prefetch, span, head_dim, channel, 16,
+    accumulate_channels<Element, kRows, kChunks>(weights, blocks, ahead, lines_ahead, span, head_dim, channel, 16,
                                                  accumulators, stride);
   }
   for (; channel < head_dim; channel += 16) {
     const int32_t tail = head_dim - channel < 16 ? head_dim - channel : 16;
-    accumulate_channels<Element, kRows, 1>(weights, blocks, with_prefetch, span, head_dim, channel, tail, accumulators,
-                                           stride);
+    accumulate_channels<Element, kRows, 1>(weights, blocks, ahead, lines_ahead, span, head_dim, channel, tail,
+                                           accumulators, stride);
   }
 }
 
@@ -232,8 +270,9 @@ inline TileBlocks<Element> find_blocks(const KVLayer& layer, const QueryTile& ti
     blocks.keys[b] = head_keys<Element>(layer, tile.block_table[context * kBlocksPerTile + b], kv_head);
     blocks.values[b] = blocks.keys[b] + head_elements;
   }
-  for (int32_t b = 0; b < kBlocksPerTile; ++b) {
-    blocks.ahead[b] = b < ahead.num_blocks ? head_keys<Element>(layer, ahead.blocks[b], ahead.kv_head) : nullptr;
+  blocks.num_ahead = ahead.num_blocks;
+  for (int32_t b = 0; b < ahead.num_blocks; ++b) {
+    blocks.ahead[b] = head_keys<Element>(layer, ahead.blocks[b], ahead.kv_head);
   }
   return blocks;
 }

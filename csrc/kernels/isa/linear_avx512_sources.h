@@ -1,5 +1,5 @@
 // Included inside `namespace octavo::<isa> { namespace {`: no include, no namespace here.
-// Where a tile kernel takes its codes and scales from: a packed record, or one unpacked to bytes and floats beforehand.
+// Where a tile kernel takes its codes and scales from.
 //
 // A source gives, for block 0 or 1 of a record: code<Group>() as unsigned bytes (lane r: 4 consecutive k of row r),
 // d<Half>() and m<Half>() as floats of the 16 rows. kPrefetchTokens: from this many tokens on its records are
@@ -45,17 +45,10 @@ OCTAVO_INLINE __m512i two_bits(const uint8_t (&planes)[2][64]) {
 }
 
 template <class CodesOfFormat>
-struct SourceUnpacked;
-
-template <class CodesOfFormat>
 struct PackedScales {
   using Codes = CodesOfFormat;
   using Record = typename Codes::Record;
   static constexpr size_t kPrefetchTokens = 2;
-  // Where shifts and ands share their ports with vpdpbusd (Intel) unpacking gains 5 to 20 %; where they do not (Zen 4)
-  // it costs 22 % at 32 tokens, 6 % at 128 and 1 % at 512.
-  using Unpacked = SourceUnpacked<Codes>;
-  static constexpr int32_t kUnpackTokens = 128;
 
   template <int Half>
   OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
@@ -129,64 +122,9 @@ struct SourceQ6_K : PackedScales<CodesQ6_K> {
 
 struct SourceQ8_0 : PackedScales<CodesQ8_0> {
   static constexpr size_t kPrefetchTokens = 8;
-  using Unpacked = void;  // its codes are bytes already
 
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
     return load_group(record.codes[block][Group]);
-  }
-};
-
-// A record unpacked once for many tokens: of each block its codes, then its scales and after them its minima.
-template <class Codes>
-struct UnpackedRecord {
-  static constexpr int32_t kNumScales = Codes::kHalves * (Codes::kHasMin ? 2 : 1);
-  uint8_t codes[2][8][64];
-  float scales[2][kNumScales][16];
-};
-using LargestUnpackedRecord = UnpackedRecord<CodesQ2_K>;
-static_assert(sizeof(LargestUnpackedRecord) == 1536);
-
-template <class Source, int Half>
-OCTAVO_INLINE void unpack_scales(const typename Source::Record& record, int32_t block, float (*scales)[16]) {
-  _mm512_store_ps(scales[Half], Source::template d<Half>(record, block));
-  if constexpr (Source::Codes::kHasMin) {
-    _mm512_store_ps(scales[Source::Codes::kHalves + Half], Source::template m<Half>(record, block));
-  }
-}
-
-template <class Source, int... G>
-OCTAVO_INLINE void unpack_block(Ints<G...>, const typename Source::Record& record, int32_t block,
-                                UnpackedRecord<typename Source::Codes>& out) {
-  (_mm512_store_si512(out.codes[block][G], Source::template code<G>(record, block)), ...);
-  unpack_scales<Source, 0>(record, block, out.scales[block]);
-  if constexpr (Source::Codes::kHalves == 2) unpack_scales<Source, 1>(record, block, out.scales[block]);
-}
-
-template <class CodesOfFormat>
-struct SourceUnpacked {
-  using Codes = CodesOfFormat;
-  using Record = UnpackedRecord<Codes>;
-  static constexpr size_t kPrefetchTokens = 9;  // never: they come from the cache
-
-  template <int Group>
-  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
-    return load_group(record.codes[block][Group]);
-  }
-  template <int Half>
-  OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
-    return _mm512_load_ps(record.scales[block][Half]);
-  }
-  template <int Half>
-  OCTAVO_INLINE static __m512 m(const Record& record, int32_t block) {
-    return _mm512_load_ps(record.scales[block][Codes::kHalves + Half]);
-  }
-
-  template <class Source>
-  [[gnu::noinline]] static void unpack(const typename Source::Record* records, int32_t num_records, Record* out) {
-    for (int32_t i = 0; i < num_records; ++i) {
-      unpack_block<Source>(FirstInts<8>::type{}, records[i], 0, out[i]);
-      unpack_block<Source>(FirstInts<8>::type{}, records[i], 1, out[i]);
-    }
   }
 };

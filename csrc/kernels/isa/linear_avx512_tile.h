@@ -1,5 +1,5 @@
 // Included inside `namespace octavo::<isa> { namespace {`: no include, no namespace here.
-// One panel times one tile of tokens. Every variant (tile width, packed or unpacked source) is the same code, so the
+// One panel times one tile of tokens. Every variant (tile width, format) is the same code, so the
 // same (row, token) gives the same bits in each.
 //
 // g++ 12 keeps an array of accumulators in memory when it meets it in a loop. Tokens and groups are therefore expanded
@@ -212,6 +212,5 @@ template <class Source, int Tokens>
 
 constexpr int kWidestTile = 8;
 constexpr int kNarrowestTile = 1;
-constexpr size_t kScratchPerRecord = sizeof(LargestUnpackedRecord);
 
 OCTAVO_INLINE Rows first_rows(int32_t count) { return static_cast<Rows>((1 << count) - 1); }

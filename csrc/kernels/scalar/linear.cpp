@@ -251,7 +251,6 @@ void multiply_float_tile(FloatPanel<Weight> panel, const float* x, size_t x_stri
 // One kernel for any number of tokens.
 constexpr int kWidestTile = kTileTokens;
 constexpr int kNarrowestTile = kTileTokens;
-constexpr size_t kScratchPerRecord = 0;
 
 OCTAVO_INLINE Rows first_rows(int32_t count) { return count; }
 
@@ -259,6 +258,6 @@ OCTAVO_INLINE Rows first_rows(int32_t count) { return count; }
 
 }  // namespace
 
-const LinearKernels linear_kernels = {act_bytes, quantize, multiply, scratch_bytes, unpack_row};
+const LinearKernels linear_kernels = {act_bytes, quantize, multiply, unpack_row};
 
 }  // namespace octavo::scalar
