@@ -297,7 +297,7 @@ int32_t decode(Executor& executor, nb::handle batch, nb::handle sample, nb::hand
   const BatchView batch_view = read_batch(batch_reader);
   const SampleView sample_view = read_sample(sample_reader);
   const DecodeRunView run_view{nb::cast<int32_t>(run.attr("num_steps")), run_reader.vector<const int32_t>("end_start"),
-                               run_reader.vector<const int32_t>("end_ids")};
+                               run_reader.vector<const int32_t>("end_ids"), run_reader.vector<int32_t>("stop")};
   int32_t num_done = 0;
   Status status;
   {

@@ -148,6 +148,7 @@ Status check_decode(const BatchView& batch, const SampleView& sample, const Deco
                     const StepLimits& limits) {
   const int32_t num_requests = batch.num_requests();
   if (run.num_steps < 1) return Status::invalid("num_steps must be at least 1");
+  if (run.stop.size() != 1) return Status::invalid("stop is not [1]");
   if (batch.num_tokens() != num_requests || batch.num_rows() != num_requests) {
     return Status::invalid("a run of decode steps has one token and one output row per request");
   }

@@ -47,6 +47,7 @@ struct ResultView {
 struct DecodeRunView {
   int32_t num_steps = 0;
   std::span<const int32_t> end_start, end_ids;  // [R + 1], ragged
+  std::span<int32_t> stop;                      // [1]: other than 0 ends the run; other threads may write it meanwhile
 };
 
 struct StepLimits {

@@ -1,6 +1,7 @@
 // Runs of decode steps: what a step draws is the input of the next, without a way back to the caller in between.
 
 #include <algorithm>
+#include <atomic>
 
 #include "core/executor.h"
 
@@ -64,7 +65,8 @@ void Executor::advance_decode(DecodeState& state) {
   const DecodeRunView& run = *state.run;
   const std::span<int32_t> drawn = state.result.token_ids;
   ++state.num_done;
-  state.is_over = state.num_done == run.num_steps;
+  const bool is_stopped = std::atomic_ref(run.stop.front()).load(std::memory_order_relaxed) != 0;
+  state.is_over = state.num_done == run.num_steps || is_stopped;
   for (size_t r = 0; r < drawn.size(); ++r) {
     const int32_t token = drawn[r];
     const auto ends = run.end_ids.subspan(run.end_start[r], run.end_start[r + 1] - run.end_start[r]);

@@ -15,7 +15,7 @@ class AddRequest(msgspec.Struct, array_like=True, gc=False):
     """A validated request. `output_token_ids` (one list per choice) were already produced: resume and replay.
 
     `eos_token_ids` end a choice unless `params.ignore_eos`. `params.max_tokens` is resolved (never None) and fits the
-    context. `params.seed` is resolved (never None).
+    context. `params.seed` is resolved (never None). Somebody reads a streamed request's tokens while they come.
     """
 
     request_id: str
@@ -26,6 +26,7 @@ class AddRequest(msgspec.Struct, array_like=True, gc=False):
     priority: int = 0
     cache_salt: str | None = None
     tenant: str = ""
+    is_streamed: bool = False
 
 
 class TokenScore(msgspec.Struct, array_like=True, gc=False):

@@ -52,6 +52,21 @@ def test_in_process_client_runs_a_step_per_call() -> None:
     client.close()
 
 
+def test_a_request_that_arrives_during_a_run_waits_for_one_step() -> None:
+    def arrive(_: object) -> float:
+        if len(executor.batches) == 8:
+            client.add(request("b", [7] * 5, max_tokens=1, eos=[]))
+        return 0.0049
+
+    inbox = Inbox()
+    engine, executor = fake_engine(seconds=arrive)
+    client = ThreadedClient(engine, on_outputs=inbox)
+    client.add(request("a", [1, 2], max_tokens=100, eos=[]))
+    inbox.wait_for(2)
+    assert [len(batch.token_ids) for batch in executor.batches[7:10]] == [1, 6, 1]
+    client.close()
+
+
 def test_abort_from_another_thread_ends_an_endless_request() -> None:
     inbox = Inbox()
     client = ThreadedClient(
@@ -123,7 +138,7 @@ def test_callback_that_fails_does_not_stop_the_engine() -> None:
         inbox(outputs)
 
     client = ThreadedClient(fake_engine()[0], on_outputs=on_outputs)
-    client.add(request("a", [1], max_tokens=10, eos=[]))
+    client.add(request("a", [1], max_tokens=40, eos=[]))
     inbox.wait_for(1)
     client.close()
 

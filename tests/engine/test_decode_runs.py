@@ -12,8 +12,8 @@ from tests.engine.fakes import EOS, Collected, FakeExecutor, fake_engine, reques
 
 
 def fast_engine(**limits: object) -> tuple[Engine, FakeExecutor]:
-    """Steps of 1 ms: ten fit into a call."""
-    return fake_engine(seconds=lambda _: 0.001, **limits)  # type: ignore[arg-type]
+    """Steps of 4.9 ms: ten fit into a call."""
+    return fake_engine(seconds=lambda _: 0.0049, **limits)  # type: ignore[arg-type]
 
 
 def runs_of(**params: object) -> int:
@@ -105,6 +105,30 @@ def test_blocks_that_are_short_for_a_run_leave_single_steps() -> None:
     engine, _ = fast_engine(num_blocks=2, max_model_len=32)
     got = run_all(engine, [request("a", range(15), max_tokens=17, eos=[])])
     assert len(got.token_ids["a", 0]) == 17
+
+
+def test_streamed_requests_return_as_often_as_a_screen_refreshes() -> None:
+    engine, _ = fast_engine()
+    message = request("a", [1, 2], max_tokens=1 + 9, eos=[])
+    message.is_streamed = True
+    engine.add(message)
+    sizes = [len(engine.step().outputs[0].token_ids) for _ in range(5)]
+    assert sizes == [1, 1, 3, 3, 2]
+
+
+def test_who_interrupts_waits_for_one_step() -> None:
+    engine, executor = fake_engine(
+        seconds=lambda _: (len(executor.batches) == 8 and engine.interrupt()) or 0.0049
+    )
+    engine.add(request("a", [1, 2], max_tokens=200, eos=[]))
+    while executor.num_runs == 0:
+        engine.step()
+    assert len(executor.batches) == 8
+    engine.step()
+    assert len(executor.batches) == 9  # whoever interrupted has not been heard yet
+    engine.resume()
+    engine.step()
+    assert len(executor.batches) == 19
 
 
 def test_decode_by_steps_stops_after_the_step_with_an_end_id() -> None:

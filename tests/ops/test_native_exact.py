@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -203,6 +203,8 @@ def test_a_run_of_decode_steps_equals_single_steps(setup, num_rows) -> None:
         over = (expected == expected[7]).any(axis=1)
         cut = executor.decode(batch, sample, run)
         np.testing.assert_array_equal(cut, expected[: int(np.argmax(over)) + 1])
+        stopped = replace(free, stop=np.ones(1, np.int32))
+        np.testing.assert_array_equal(executor.decode(batch, sample, stopped), expected[:1])
 
 
 def test_a_run_of_decode_steps_refuses_what_it_cannot_do(setup) -> None:
@@ -217,8 +219,9 @@ def test_a_run_of_decode_steps_refuses_what_it_cannot_do(setup) -> None:
         (batch, make_sample(1), DecodeRun(400, none.end_start, none.end_ids)),
         (batch, make_sample(1), DecodeRun(0, none.end_start, none.end_ids)),
         (batch, make_sample(1), DecodeRun(4, np.zeros(3, np.int32), none.end_ids)),
+        (batch, make_sample(1), replace(none, stop=np.zeros(0, np.int32))),
     ]
     for arguments in refused:
-        with pytest.raises(ValueError, match=r"run of decode|num_steps|reach|end_ids|elements"):
+        with pytest.raises(ValueError, match=r"run of decode|num_steps|reach|end_ids|elements|stop"):
             setup.double.decode(*arguments)
     assert setup.double.decode(batch, make_sample(1), none).shape == (4, 1)

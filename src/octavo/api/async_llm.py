@@ -274,5 +274,7 @@ def _num_characters(prompt: Prompt) -> int:
 
 def _defaults(sampling_params: SamplingParams | None) -> tuple[SamplingParams, RequestOptions]:
     if sampling_params is None:  # vLLM's default length, shorter where less fits
-        return SamplingParams(max_tokens=None), RequestOptions(default_max_tokens=16)
-    return sampling_params, DEFAULT_OPTIONS
+        return SamplingParams(max_tokens=None), RequestOptions(
+            default_max_tokens=16, is_streamed=True
+        )
+    return sampling_params, RequestOptions(is_streamed=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack, cast
@@ -32,7 +33,7 @@ from octavo.params import SamplingParams
 from octavo.tokenization.tokenizer import Tokenizer
 
 _DEFAULT_PARAMS = SamplingParams(max_tokens=None)
-_DEFAULT_OPTIONS = RequestOptions(default_max_tokens=16)  # vLLM's default; shorter where less fits
+_DEFAULT_MAX_TOKENS = 16  # vLLM's default; shorter where less fits
 
 
 class LLM:
@@ -137,7 +138,7 @@ class LLM:
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
         """Complete one prompt, yielding the state after each step. Closing the iterator stops the request."""
-        params, options = _params_for(sampling_params, 1)
+        params, options = _params_for(sampling_params, 1, is_streamed=True)
         [request_id] = self._new_ids(1)
         return self._stream(self._processor.prepare(prompt, params[0], request_id, options=options))
 
@@ -149,7 +150,7 @@ class LLM:
         chat: ChatOptions | None = None,
     ) -> Iterator[RequestOutput]:
         """Answer one conversation, yielding the state after each step."""
-        params, options = _params_for(sampling_params, 1)
+        params, options = _params_for(sampling_params, 1, is_streamed=True)
         [request_id] = self._new_ids(1)
         return self._stream(
             self._processor.prepare_chat(
@@ -290,14 +291,19 @@ def _conversations(
 
 
 def _params_for(
-    sampling_params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    count: int,
+    *,
+    is_streamed: bool = False,
 ) -> tuple[list[SamplingParams], RequestOptions]:
+    options = RequestOptions(is_streamed=is_streamed)
     if sampling_params is None:
-        return [_DEFAULT_PARAMS] * count, _DEFAULT_OPTIONS
+        options = replace(options, default_max_tokens=_DEFAULT_MAX_TOKENS)
+        return [_DEFAULT_PARAMS] * count, options
     if isinstance(sampling_params, SamplingParams):
-        return [sampling_params] * count, RequestOptions()
+        return [sampling_params] * count, options
     if len(sampling_params) != count:
         raise InvalidRequest(
             f"{len(sampling_params)} sampling params for {count} prompts", param="sampling_params"
         )
-    return list(sampling_params), RequestOptions()
+    return list(sampling_params), options

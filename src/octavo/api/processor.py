@@ -45,12 +45,16 @@ DEFAULT_CHAT: Final = ChatOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """What a request asks besides its text. `default_max_tokens` holds where max_tokens is None, as far as it fits."""
+    """What a request asks besides its text.
+
+    `default_max_tokens` holds where max_tokens is None, as far as it fits. `is_streamed`: read while it is made.
+    """
 
     default_max_tokens: int | None = None
     priority: int = 0
     cache_salt: str | None = None
     tenant: str = ""
+    is_streamed: bool = False
 
 
 DEFAULT_OPTIONS: Final = RequestOptions()
@@ -194,6 +198,7 @@ class Processor:
             priority=options.priority,
             cache_salt=options.cache_salt,
             tenant=options.tenant,
+            is_streamed=options.is_streamed,
         )
 
     def _max_tokens(

@@ -53,7 +53,7 @@ def _num_generated(long_prompt: int) -> int:
 
 def _message(request_id: str, prompt: list[int], num_tokens: int) -> AddRequest:
     params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, seed=0)
-    return AddRequest(request_id, prompt, params)
+    return AddRequest(request_id, prompt, params, is_streamed=True)
 
 
 class _Watch:

@@ -52,10 +52,10 @@ class StepBuilder:
         self._decoding = _Decoding(step, [c.request for c in chunks]) if only_draws else None
         return step
 
-    def decode_run(self, num_steps: int) -> DecodeRun:
+    def decode_run(self, num_steps: int, stop: Int32s) -> DecodeRun:
         """A run of decode steps from the step built last, whose chunks are one plain token each."""
         assert self._decoding is not None, "not a decode step"
-        return DecodeRun(num_steps, *self._decoding.ends)
+        return DecodeRun(num_steps, *self._decoding.ends, stop)
 
 
 class _Decoding:

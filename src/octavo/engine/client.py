@@ -120,14 +120,12 @@ class ThreadedClient:
                     f"request id {message.request_id!r} is in use", param="request_id"
                 )
             self._num_open_by_id[message.request_id] = message.params.n
-            self._inbox.append(message)
-            self._wake.notify()
+            self._send(message)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests before the next step."""
         with self._wake:
-            self._inbox.append(tuple(request_ids))
-            self._wake.notify()
+            self._send(tuple(request_ids))
 
     def outputs(self) -> StepOutputs:
         """Wait for the outputs of a step. Raises: RuntimeError if they go to a callback."""
@@ -143,8 +141,15 @@ class ThreadedClient:
         """End all requests, free the model, wait for the thread. Not to be called from the callback."""
         with self._wake:
             self._is_closing = True
+            self._engine.interrupt()
             self._wake.notify()
         self._thread.join()
+
+    def _send(self, item: AddRequest | tuple[str, ...]) -> None:
+        """Put something into the inbox, which _wake guards, and have the engine look there after the step at hand."""
+        self._inbox.append(item)
+        self._engine.interrupt()
+        self._wake.notify()
 
     def _loop(self) -> None:
         while (inbox := self._wait()) is not None:
@@ -165,6 +170,7 @@ class ThreadedClient:
                 self._wake.wait()
             inbox, self._inbox = self._inbox, []
             if not self._is_closing:
+                self._engine.resume()
                 return inbox
         for item in inbox:
             self._apply(item)  # accepted requests get their end, even now

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from octavo.cache.manager import CacheManager
 from octavo.engine.admission import check_request, max_output_tokens, token_array
 from octavo.engine.batch import ChunkRows, StepBuilder, StepInput
@@ -29,8 +31,11 @@ from octavo.outputs import FinishReason
 
 _logger = logging.getLogger(__name__)
 
-_MAX_CALL_S: Final = 0.010
-"""Decode steps are run together up to this long: aborts and new requests wait for the end."""
+_MAX_CALL_S: Final = 0.050
+"""Decode steps are run together up to this long."""
+
+_STREAMED_CALL_S: Final = 1 / 60
+"""The same while somebody reads: as often as a screen shows something new."""
 
 
 def _nothing() -> None:
@@ -59,6 +64,7 @@ class Engine:
         self._limits = limits
         self._max_step_s = max_step_s
         self._max_call_s = _MAX_CALL_S
+        self._interrupt: Int32s = np.zeros(1, np.int32)
         self._on_close = on_close
         self._step_model = StepModel()
         self._builder = StepBuilder()
@@ -159,6 +165,14 @@ class Engine:
             raise RuntimeError("requests are running")
         self._runner.fill_kv(value)
 
+    def interrupt(self) -> None:
+        """Let no more than the decode step at hand run before `step` returns, until `resume`. Any thread may call it."""
+        self._interrupt[0] = 1
+
+    def resume(self) -> None:
+        """Let decode steps run together again: whoever interrupted has been heard."""
+        self._interrupt[0] = 0
+
     def limit_calls(self, max_call_s: float | None) -> None:
         """Run decode steps together up to this long; 0: each by itself; None: as it is without being told."""
         self._max_call_s = _MAX_CALL_S if max_call_s is None else max_call_s
@@ -201,7 +215,9 @@ class Engine:
         return cache, Scheduler(self._limits, cache, prefill_limit)
 
     def _run_step(self) -> None:
-        schedule = self._scheduler.schedule(self._step_model.max_decode_steps(self._max_call_s))
+        is_streamed = any(request.is_streamed for request in self._scheduler.running)
+        max_call_s = min(self._max_call_s, _STREAMED_CALL_S) if is_streamed else self._max_call_s
+        schedule = self._scheduler.schedule(self._step_model.max_decode_steps(max_call_s))
         step = self._build(schedule)
         if step is None:
             return
@@ -220,9 +236,8 @@ class Engine:
 
     def _run_decode(self, schedule: Schedule, step: StepInput) -> None:
         """Run the granted decode steps in one call. A row that ends makes its step the last."""
-        result = self._runner.decode(
-            step.batch, step.sample, self._builder.decode_run(schedule.num_steps)
-        )
+        run = self._builder.decode_run(schedule.num_steps, self._interrupt)
+        result = self._runner.decode(step.batch, step.sample, run)
         num_done = len(result.token_ids)
         self._step_model.observe(0, 0.0, result.seconds / num_done)
         self._scheduler.advance(schedule, num_done)

@@ -47,6 +47,7 @@ class Request:
         "eos_token_ids",
         "finish_reason",
         "index",
+        "is_streamed",
         "max_output_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -74,6 +75,7 @@ class Request:
         self.params: SamplingParams = message.params
         self.priority = message.priority
         self.salt = message.cache_salt
+        self.is_streamed = message.is_streamed
         self.arrival = arrival
         self.prompt_token_ids = prompt
         self.eos_token_ids = frozenset(() if message.params.ignore_eos else message.eos_token_ids)

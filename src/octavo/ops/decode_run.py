@@ -23,7 +23,7 @@ def decode_by_steps(
     while True:
         drawn = execute(batch, sample).token_ids
         steps.append(drawn)
-        if len(steps) == run.num_steps or _is_over(drawn, run):
+        if len(steps) == run.num_steps or run.stop[0] or _is_over(drawn, run):
             return np.stack(steps)
         positions = batch.positions + 1
         blocks = batch.block_tables[rows, positions // BLOCK_SIZE]

@@ -7,7 +7,7 @@ executable definition of each operation, every backend is tested against it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
@@ -130,12 +130,14 @@ class DecodeRun:
     """Several decode steps in one call: what a row draws is its next input.
 
     At most `num_steps` steps; fewer if a row draws one of its end ids (end_ids ragged, end_start [R + 1]), with whose
-    step the run ends for all rows.
+    step the run ends for all rows, and fewer once another thread writes something other than 0 to `stop` [1]: then the
+    step at hand is the last.
     """
 
     num_steps: int
     end_start: Int32s
     end_ids: Int32s
+    stop: Int32s = field(default_factory=lambda: np.zeros(1, np.int32))
 
 
 @dataclass(slots=True)

@@ -79,6 +79,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             default_max_tokens=default_max_tokens,
             priority=self.priority,
             cache_salt=self.cache_salt,
+            is_streamed=self.stream,
         )
 
     def _check(self) -> None:
