@@ -159,7 +159,9 @@ void Executor::run_step(Member& member) {
     pool.barrier();
     member.part = head_part(count, member);
     run_plan(head_, head_counters_, {begin, count}, member);
+    Lap lap(is_counting_ && member.index == 0);
     pool.barrier();
+    if (is_counting_ && member.index == 0) lap.add_to(head_counters_.back().wait_ns);
     sample_rows({row(head_.output, member.part, 0), head_.output.stride, begin, count}, member);
   }
 }
