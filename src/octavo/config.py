@@ -61,7 +61,7 @@ class CacheConfig:
     )
     enable_prefix_caching: bool = field(
         default=True,
-        metadata=_meta("reuse the KV of common prefixes (accepted; requests share none yet)"),
+        metadata=_meta("reuse the KV of prefixes that requests have in common"),
     )
 
 

@@ -129,7 +129,13 @@ def exactness_variants(
     model: Path, num_prompts: int, max_tokens: int, *, is_seeded: bool, **options: Any
 ) -> Iterator[tuple[str, int, str]]:
     """Yield (variant, number of prompts whose ids differ from each run alone, note). `options` are those of `LLM`."""
-    base = {"model": str(model), "max_model_len": 512, "num_threads": 2, **options}
+    base = {
+        "model": str(model),
+        "max_model_len": 512,
+        "num_threads": 2,
+        "enable_prefix_caching": False,
+        **options,
+    }
     params = exactness_params(num_prompts, is_seeded=is_seeded, max_tokens=max_tokens)
     with LLM(**base) as llm:
         prompts = exactness_prompts(llm, num_prompts)
@@ -156,6 +162,21 @@ def exactness_variants(
         )
     with LLM(**{**base, "num_threads": 1}) as llm:
         yield "1 thread", _num_different(alone, token_ids(llm, prompts, params)), ""
+    caching = {**base, "enable_prefix_caching": True}
+    with LLM(**caching) as llm:
+        yield "prefix cache, cold", _num_different(alone, token_ids(llm, prompts, params)), ""
+        num_before = llm.stats().num_cached_tokens
+        got = token_ids(llm, prompts, params)
+        num_cached = llm.stats().num_cached_tokens - num_before
+        num_possible = sum(len(p) - 1 for p in prompts)
+        yield (
+            "prefix cache, warm",
+            _num_different(alone, got) + (num_cached < num_possible),
+            f"{num_cached:,} of {num_possible:,} prompt tokens cached",
+        )
+    with LLM(**caching, kv_cache_memory_bytes=small_pool_bytes) as llm:
+        got = token_ids(llm, prompts, params) + token_ids(llm, prompts, params)
+        yield "prefix cache, tiny KV pool", _num_different(alone + alone, got), ""
 
 
 def _fill_kv(llm: LLM, value: float) -> None:

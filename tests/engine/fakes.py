@@ -137,6 +137,7 @@ def fake_engine(
     max_model_len: int = 256,
     max_step_s: float = 1e9,
     seconds: Callable[[Batch], float] | None = None,
+    is_caching: bool = True,
 ) -> tuple[Engine, FakeExecutor]:
     """An engine over the fake model."""
     executor = FakeExecutor(num_blocks, seconds)
@@ -153,7 +154,13 @@ def fake_engine(
         num_threads=1,
     )
     limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens)
-    engine = Engine(ModelRunner(executor, executor.clock), info, limits, max_step_s=max_step_s)
+    engine = Engine(
+        ModelRunner(executor, executor.clock),
+        info,
+        limits,
+        max_step_s=max_step_s,
+        is_caching=is_caching,
+    )
     return engine, executor
 
 

@@ -118,7 +118,7 @@ def test_prefill_is_cut_to_the_time_limit_only_while_others_decode() -> None:
     assert rows_of(executor.batches[0]) == [128]
     assert rows_of(executor.batches[1]) == [128], "alone, a prompt is not cut"
     for i in range(3):
-        engine.add(request(f"b{i}", [2] * 300, max_tokens=2, eos=[]))
+        engine.add(request(f"b{i}", [2 + i] * 300, max_tokens=2, eos=[]))
     before = len(executor.batches)
     started = executor.clock.now
     sizes = []

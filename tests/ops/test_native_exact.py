@@ -222,6 +222,8 @@ def test_a_run_of_decode_steps_refuses_what_it_cannot_do(setup) -> None:
         (batch, make_sample(1), replace(none, stop=np.zeros(0, np.int32))),
     ]
     for arguments in refused:
-        with pytest.raises(ValueError, match=r"run of decode|num_steps|reach|end_ids|elements|stop"):
+        with pytest.raises(
+            ValueError, match=r"run of decode|num_steps|reach|end_ids|elements|stop"
+        ):
             setup.double.decode(*arguments)
     assert setup.double.decode(batch, make_sample(1), none).shape == (4, 1)

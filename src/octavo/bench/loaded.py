@@ -41,6 +41,7 @@ class LoadedEngine:
         """Seconds it took to load."""
         self._llm = llm
         self._rng = np.random.default_rng(seed)
+        self._num_prompts = 0
         self._max_id = min(_MAX_ID, llm.info.vocab_size)
 
     @property
@@ -49,8 +50,10 @@ class LoadedEngine:
         return self._llm.info
 
     def prompts(self, count: int, length: int) -> list[list[int]]:
-        """Random prompts that nobody has seen before."""
-        return [random_ids(length, self._max_id, self._rng) for _ in range(count)]
+        """Random prompts that nobody has seen before: no two begin with the same token, so nothing of one is cached."""
+        first = range(self._num_prompts, self._num_prompts + count)
+        self._num_prompts += count
+        return [[i % self._max_id, *random_ids(length - 1, self._max_id, self._rng)] for i in first]
 
     def generate(self, prompts: Sequence[list[int]], num_tokens: int | Sequence[int]) -> Span:
         """Answer all prompts with `num_tokens` tokens each, or as many as its own; from start to end.

@@ -66,6 +66,7 @@ class _Decoding:
         self._requests = requests
         self._tables = [request.table for request in requests]
         self._num_blocks = [0 if table is None else table.num_blocks for table in self._tables]
+        self._num_swaps = self._count_swaps()
         self._rows = np.arange(len(requests))
         ids = [sorted(request.end_token_ids) for request in requests]
         self.ends = (
@@ -75,6 +76,8 @@ class _Decoding:
 
     def is_continued_by(self, chunks: Sequence[Chunk]) -> bool:
         """Whether the same requests, on the same tables, compute the token they just drew."""
+        if self._count_swaps() != self._num_swaps:
+            return False
         return len(chunks) == len(self._requests) and all(
             chunk.request is request
             and chunk.num_tokens == 1
@@ -83,6 +86,9 @@ class _Decoding:
             and request.num_remaining_tokens == 1
             for chunk, request, table in zip(chunks, self._requests, self._tables, strict=True)
         )
+
+    def _count_swaps(self) -> int:
+        return sum(table.num_swaps for table in self._tables if table is not None)
 
     def next_step(self) -> StepInput:
         """The arrays of the next step."""

@@ -56,13 +56,18 @@ class Engine:
         limits: SchedulerLimits,
         *,
         max_step_s: float,
+        is_caching: bool = True,
         on_close: Callable[[], None] = _nothing,
     ) -> None:
-        """`on_close` frees what the runner does not own. While requests decode, prefill keeps a step below max_step_s."""
+        """While requests decode, prefill keeps a step below max_step_s. `is_caching`: requests share their prefixes.
+
+        `on_close` frees what the runner does not own.
+        """
         self.info = info
         self._runner = runner
         self._limits = limits
         self._max_step_s = max_step_s
+        self._is_caching = is_caching
         self._max_call_s = _MAX_CALL_S
         self._interrupt: Int32s = np.zeros(1, np.int32)
         self._on_close = on_close
@@ -159,10 +164,18 @@ class Engine:
         assert live == set(queued), "a live request is in no queue, or a queued one is not live"
         assert len(live) == len(queued), "a request is queued twice"
 
+    def reset_prefix_cache(self) -> None:
+        """Forget all prefixes. Requests under way go on; nothing of what they computed so far is found any more."""
+        self._cache.reset()
+
     def fill_kv(self, value: float) -> None:
-        """Overwrite all KV memory, while no request runs. For tests: no result may depend on what free blocks hold."""
+        """Overwrite all KV memory and forget what it held, while no request runs.
+
+        For tests: no result may depend on what free blocks hold.
+        """
         if self._scheduler.running:
             raise RuntimeError("requests are running")
+        self._cache.reset()
         self._runner.fill_kv(value)
 
     def interrupt(self) -> None:
@@ -209,7 +222,7 @@ class Engine:
             self._outbox.append(output)
 
     def _new_scheduler(self) -> tuple[CacheManager, Scheduler]:
-        cache = CacheManager(self.info.num_blocks)
+        cache = CacheManager(self.info.num_blocks, is_sharing=self._is_caching)
         # Not a method of the engine: a cycle would keep the model's memory after the last reference is gone.
         prefill_limit = partial(self._step_model.max_prefill_tokens, self._max_step_s)
         return cache, Scheduler(self._limits, cache, prefill_limit)

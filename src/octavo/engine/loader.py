@@ -88,6 +88,7 @@ def load_engine(
             info,
             SchedulerLimits(resolved.max_num_seqs, resolved.max_num_batched_tokens),
             max_step_s=resolved.max_step_s,
+            is_caching=config.cache.enable_prefix_caching,
             on_close=held.pop_all().close,
         )
     _log_start(info, resolved, f"{format_size(file_bytes)}, {origin}", clock() - started)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from octavo.cache.manager import CacheManager, blocks_for
+from octavo.cache.manager import NO_MATCH, CacheManager, Opened, PrefixMatch, blocks_for
+from octavo.cache.radix_tree import Node, key_of
 from octavo.engine.request import Request, RequestStatus
 from octavo.kv_layout import BLOCK_SIZE
 
@@ -104,8 +105,7 @@ class Scheduler:
         for request, num_tokens in schedule.chunks:
             was_forkable = request.can_be_forked
             request.num_computed_tokens += num_tokens + num_steps - 1
-            if request.table is not None:
-                self._cache.commit(request.table, request.num_computed_tokens)
+            self._commit(request)
             if not was_forkable and request.can_be_forked and len(request.siblings) > 1:
                 # At once: the source may finish with its first token, and its blocks would be gone.
                 self._fork_siblings(request)
@@ -140,32 +140,52 @@ class Scheduler:
         """Start waiting requests, in order, while there is room for all of their known tokens."""
         if not self.waiting:
             return
+        coming = {
+            _coming_block(request) for request, num_tokens in chosen.items() if num_tokens > 1
+        }
         for request in list(self.waiting):
             if len(self.running) >= self._limits.max_num_seqs or prefill.num_left == 0:
                 return
             source = request.fork_source
-            if source is None and request.is_prompt_coming:
+            if source is not None:
+                started = self._fork(request, source)
+            elif request.is_prompt_coming:
                 continue
-            started = self._start(request) if source is None else self._fork(request, source)
+            else:
+                match = self._match(request)
+                block = _next_block(request, match)
+                if block is not None and block in coming:
+                    # Another request is computing it in this step: look again at the next.
+                    self._cache.release(match)
+                    continue
+                started = self._start(request, match)
             if not started:
                 return
             num_tokens = prefill.grant(request)
             if self._make_room(request, num_tokens, chosen):
                 chosen[request] = num_tokens
                 prefill.spend(num_tokens)
+                coming.add(_coming_block(request))
 
-    def _start(self, request: Request) -> bool:
+    def _start(self, request: Request, match: PrefixMatch) -> bool:
         """Move a waiting request to running, on its longest stored prefix. False if its tokens do not fit."""
-        match = self._cache.match(request.prompt_token_ids, request.salt)
-        if not self._has_room_for(request, match.num_tokens):
+        if not self._has_room_for(request, match.num_full):
             self._cache.release(match)
             return False
-        request.table = self._cache.start(match)
+        opened = self._cache.start(match, request.salt, request.tokens)
+        if opened is None:
+            return False
         request.num_computed_tokens = match.num_tokens
         if request.num_preemptions == 0:
             request.num_cached_tokens = match.num_tokens
-        self._run(request)
+        self._open(request, opened)
         return True
+
+    def _match(self, request: Request) -> PrefixMatch:
+        """The longest stored prefix of all its known tokens; none where the logits of the prompt are wanted."""
+        if request.is_scoring:
+            return NO_MATCH
+        return self._cache.match(request.tokens(0, request.num_wanted_tokens), request.salt)
 
     def _fork(self, request: Request, source: Request) -> bool:
         """Move a waiting request to running, on the prompt blocks of a sibling. False if blocks are short.
@@ -174,15 +194,13 @@ class Scheduler:
         since its logits are needed (the same bits, as every row's result is independent of its batch).
         """
         num_shared = request.num_prompt_tokens - 1
-        if not self._has_room_for(request, num_shared) or source.table is None:
+        if not self._has_room_for(request, num_shared // BLOCK_SIZE) or source.table is None:
             return False
-        fork = self._cache.fork(source.table, num_shared)
+        fork = self._cache.fork(source.table, num_shared, request.tokens)
         if fork is None:
             return False
-        request.table = fork.table
         request.num_computed_tokens = num_shared
-        self._copies.extend(fork.copies)
-        self._run(request)
+        self._open(request, fork)
         return True
 
     def _fork_siblings(self, source: Request) -> None:
@@ -192,18 +210,27 @@ class Scheduler:
             if request.can_fork and not self._fork(request, source):
                 return
 
-    def _run(self, request: Request) -> None:
+    def _open(self, request: Request, opened: Opened) -> None:
+        """Move a waiting request to running, with its table."""
+        request.table = opened.table
+        self._copies.extend(opened.copies)
         _remove(self.waiting, request)
         request.move_to(RequestStatus.RUNNING)
         insort(self.running, request, key=_rank)
 
-    def _has_room_for(self, request: Request, num_present_tokens: int) -> bool:
-        """Whether blocks are free for all known tokens.
+    def _has_room_for(self, request: Request, num_present_blocks: int) -> bool:
+        """Whether blocks are free for all known tokens, but those present.
 
         Stricter than one chunk needs: a prompt that gets stuck half-way holds blocks for nothing.
         """
-        missing = blocks_for(request.num_wanted_tokens) - num_present_tokens // BLOCK_SIZE
+        missing = blocks_for(request.num_wanted_tokens) - num_present_blocks
         return missing <= self._cache.num_free
+
+    def _commit(self, request: Request) -> None:
+        """Share what is computed, as far as the tokens are known: those of a run of decode steps come after it."""
+        if request.table is not None:
+            known = min(request.num_computed_tokens, request.num_tokens)
+            self._cache.commit(request.table, known)
 
     def _num_free_slots(self, request: Request) -> int:
         """Tokens the request can add without taking blocks from another."""
@@ -233,6 +260,7 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         if request.table is not None:
+            self._commit(request)
             self._cache.free(request.table)
             request.table = None
 
@@ -301,6 +329,32 @@ class _PrefillBudget:
     def spend(self, num_tokens: int) -> None:
         """Take granted tokens out of the budget."""
         self.num_left -= num_tokens
+
+
+_BlockKey = tuple[Node | None, str | None, bytes]
+"""A full block that somebody may look for: what it follows, its salt, its tokens."""
+
+
+def _coming_block(request: Request) -> _BlockKey | None:
+    """The first full block of a running request that others do not find yet, if its tokens are known."""
+    table = request.table
+    if table is None or table.tokens_of is None:
+        return None
+    return _block_key(request, table.node, table.num_in_tree, request.num_tokens)
+
+
+def _next_block(request: Request, match: PrefixMatch) -> _BlockKey | None:
+    """The full block that a waiting request could have been given next. Its last token is not to be found."""
+    if request.is_scoring:
+        return None
+    return _block_key(request, match.node, match.num_full, request.num_wanted_tokens - 1)
+
+
+def _block_key(request: Request, node: Node | None, at: int, num_tokens: int) -> _BlockKey | None:
+    start, end = at * BLOCK_SIZE, (at + 1) * BLOCK_SIZE
+    if end > num_tokens:
+        return None
+    return node, request.salt, key_of(request.tokens(start, end))
 
 
 def _rank(request: Request) -> tuple[int, int, int]:

@@ -7,18 +7,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.cache.block_pool import BlockPool
-from octavo.cache.manager import BlockTable, CacheManager, PrefixMatch, blocks_for
+from octavo.cache.manager import NO_MATCH, BlockTable, CacheManager, blocks_for
+
+
+def never(block_id: int) -> None:
+    raise AssertionError(f"block {block_id} was not kept and cannot be evicted")
+
+
+def opened(cache: CacheManager) -> BlockTable:
+    start = cache.start(NO_MATCH)
+    assert start is not None
+    return start.table
 
 
 def started(cache: CacheManager, num_tokens: int) -> BlockTable:
-    table = cache.start(PrefixMatch())
+    table = opened(cache)
     assert cache.allocate(table, num_tokens)
     cache.commit(table, num_tokens)
     return table
 
 
 def test_the_end_of_a_freed_sequence_is_given_out_before_its_beginning() -> None:
-    pool = BlockPool(4)
+    pool = BlockPool(4, never)
     first = pool.allocate(4)
     assert first == [0, 1, 2, 3]
     pool.free(first)
@@ -26,7 +36,7 @@ def test_the_end_of_a_freed_sequence_is_given_out_before_its_beginning() -> None
 
 
 def test_allocation_takes_all_or_nothing() -> None:
-    pool = BlockPool(3)
+    pool = BlockPool(3, never)
     assert pool.allocate(4) is None
     assert pool.num_free == 3
     cache = CacheManager(3)
@@ -36,7 +46,7 @@ def test_allocation_takes_all_or_nothing() -> None:
 
 
 def test_shared_block_is_free_only_after_its_last_holder() -> None:
-    pool = BlockPool(2)
+    pool = BlockPool(2, never)
     blocks = pool.allocate(1)
     assert blocks is not None
     pool.share(blocks)
@@ -84,7 +94,7 @@ def test_fork_without_a_free_block_changes_nothing() -> None:
 
 def test_only_computed_tokens_can_be_forked() -> None:
     cache = CacheManager(4)
-    table = cache.start(PrefixMatch())
+    table = opened(cache)
     assert cache.allocate(table, 32)
     with pytest.raises(AssertionError, match="computed"):
         cache.fork(table, 16)
@@ -105,7 +115,7 @@ def test_any_order_of_operations_keeps_the_invariants(operations) -> None:
     tables: list[tuple[BlockTable, int]] = []
     for kind, number in operations:
         if kind == 0:
-            tables.append((cache.start(PrefixMatch()), 0))
+            tables.append((opened(cache), 0))
         elif tables:
             at = number % len(tables)
             table, size = tables[at]
