@@ -29,6 +29,10 @@ class AddRequest(msgspec.Struct, array_like=True, gc=False):
     is_streamed: bool = False
 
 
+class ResetPrefixCache(msgspec.Struct, array_like=True, gc=False):
+    """Forget what is stored of earlier prompts. Requests under way go on."""
+
+
 class TokenScore(msgspec.Struct, array_like=True, gc=False):
     """Raw-distribution log-probabilities at one position: the token itself, then the best alternatives."""
 
@@ -61,12 +65,16 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     num_waiting: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0
+    """Blocks that no request holds."""
     num_cached_blocks: int = 0
+    """Of these, the ones that are kept for what is in them."""
     num_steps: int = 0
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_prefix_misses: dict[str, int] = {}
+    """Requests by the reason why not all of their prompt was cached."""
     model_s: float = 0.0
     """Seconds spent in the backend. What steps took beyond them went to scheduling and handling."""
 

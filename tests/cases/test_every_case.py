@@ -12,6 +12,7 @@ AREAS = {
     "logprobs",
     "context overflow",
     "errors/validation",
+    "prefix cache",
 }
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from octavo.cache.manager import PrefixMiss
+from octavo.cache.radix_tree import MissReason
+from octavo.engine.engine import Engine
 from octavo.kv_layout import BLOCK_SIZE
 from tests.engine.fakes import VOCAB, Collected, FakeExecutor, fake_engine, request, run_all
 from tests.engine.test_equality import answers, workload
@@ -130,3 +133,36 @@ def test_a_preempted_request_takes_up_what_it_left() -> None:
     assert engine.stats().num_preemptions > 0
     num_needed = 2 * (31 + 49)
     assert num_computed(executor) < num_needed + 40
+
+
+def miss_of(engine: Engine, prompt: list[int], salt: str | None = None) -> PrefixMiss | None:
+    """Run one request to its end; why its prompt was not all cached."""
+    message = request(f"r{engine.stats().num_steps}", prompt, max_tokens=1, eos=[])
+    message.cache_salt = salt
+    engine.add(message)
+    [made] = engine._groups[message.request_id]
+    while engine.has_work:
+        engine.step()
+    engine.check_invariants()
+    return made.miss
+
+
+def test_every_miss_has_its_reason() -> None:
+    engine, _ = fake_engine(num_blocks=16)
+    prompt = SHARED[:50]
+    assert miss_of(engine, prompt) == PrefixMiss(0, MissReason.COLD)
+    assert miss_of(engine, prompt) is None
+    assert miss_of(engine, [*prompt[:40], 58, 59, *prompt[:20]]) == PrefixMiss(
+        40, MissReason.DIVERGED, tuple(prompt[40:48])
+    )
+    assert miss_of(engine, [*prompt, *prompt]) == PrefixMiss(50, MissReason.COLD)
+    salted = miss_of(engine, prompt, "salt")
+    assert salted == PrefixMiss(0, MissReason.SALT), "and nothing of what the others have"
+    for token in range(10):
+        miss_of(engine, [token + 50] * 60)
+    assert miss_of(engine, prompt) == PrefixMiss(0, MissReason.EVICTED)
+    engine.reset_prefix_cache()
+    assert miss_of(engine, prompt) == PrefixMiss(0, MissReason.COLD)
+    off, _ = fake_engine(is_caching=False)
+    assert miss_of(off, prompt) == PrefixMiss(0, MissReason.DISABLED)
+    assert engine.stats().num_prefix_misses == {"cold": 13, "diverged": 1, "salt": 1, "evicted": 1}

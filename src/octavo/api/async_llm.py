@@ -222,6 +222,10 @@ class AsyncLLM:
         """Counters and gauges of the engine now. Raises: EngineDead."""
         return self._client.stats()
 
+    def reset_prefix_cache(self) -> None:
+        """Forget what is stored of earlier prompts, before any request that is sent later."""
+        self._client.reset_prefix_cache()
+
     # ---- end ----
 
     def end_all(self, error: str) -> None:

@@ -179,6 +179,11 @@ class LLM:
         with self._lock:
             return self._open_client().stats()
 
+    def reset_prefix_cache(self) -> None:
+        """Forget what is stored of earlier prompts. Raises: EngineDead."""
+        with self._lock:
+            self._open_client().reset_prefix_cache()
+
     # ---- end ----
 
     def close(self) -> None:

@@ -116,6 +116,10 @@ class SteppingClient:
         """End requests now."""
         self._engine.abort(request_ids)
 
+    def reset_prefix_cache(self) -> None:
+        """Forget what is stored of earlier prompts."""
+        self._engine.reset_prefix_cache()
+
     def outputs(self) -> StepOutputs:
         """Run one step."""
         outputs = self._engine.step()

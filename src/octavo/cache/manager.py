@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.cache.block_pool import BlockPool
-from octavo.cache.radix_tree import Node, RadixTree, TokenIds, key_of
+from octavo.cache.radix_tree import MissReason, Node, RadixTree, TokenIds, key_of
 from octavo.kv_layout import BLOCK_SIZE
 
 BlockIds = npt.NDArray[np.int32]
@@ -108,6 +109,18 @@ class PrefixMatch:
 
 NO_MATCH = PrefixMatch()
 
+_REMEMBERED_PER_BLOCK: Final = 4
+"""Evicted blocks that are remembered, for each block of the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMiss:
+    """Where a prompt left what is stored, and why. `others`: what those of the same salt have there, if they diverge."""
+
+    num_tokens: int
+    reason: MissReason
+    others: tuple[int, ...] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -129,8 +142,8 @@ class CacheManager:
 
     def __init__(self, num_blocks: int, *, is_sharing: bool = True) -> None:
         """Unless `is_sharing`, nothing is kept and nothing found."""
-        self._tree = RadixTree()
-        self._pool = BlockPool(num_blocks, self._tree.remove)
+        self._tree = RadixTree(_REMEMBERED_PER_BLOCK * num_blocks)
+        self._pool = BlockPool(num_blocks, self._tree.evict)
         self._tables: set[BlockTable] = set()
         self._is_sharing = is_sharing
 
@@ -172,6 +185,18 @@ class CacheManager:
             num_tokens += num_common
         self._pool.share(block_ids)
         return PrefixMatch(num_tokens, block_ids, path[-1] if path else None, partial)
+
+    def miss_of(
+        self, token_ids: TokenIds, match: PrefixMatch, salt: str | None = None
+    ) -> PrefixMiss | None:
+        """Why `match` does not reach further into `token_ids`; None if it reaches as far as it may."""
+        if match.num_tokens >= len(token_ids) - 1:
+            return None
+        if not self._is_sharing:
+            return PrefixMiss(0, MissReason.DISABLED)
+        first = match.num_full * BLOCK_SIZE
+        key = key_of(token_ids[first : first + BLOCK_SIZE])
+        return PrefixMiss(match.num_tokens, *self._tree.miss(match.node, salt, key))
 
     def release(self, match: PrefixMatch) -> None:
         """Let go of a match that is not used."""

@@ -9,8 +9,10 @@ A node is one block, found below its parent by its tokens (ADR 0004). A block th
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +29,49 @@ def key_of(token_ids: TokenIds) -> bytes:
     return np.asarray(token_ids, ">u4").tobytes()
 
 
+def tokens_of(key: bytes) -> list[int]:
+    """The tokens again."""
+    return np.frombuffer(key, ">u4").tolist()  # type: ignore[no-any-return]
+
+
+class MissReason(Enum):
+    """Why a prompt is not computed further than it is."""
+
+    COLD = "cold"
+    """Nobody has been there."""
+    DIVERGED = "diverged"
+    """Others went on with other tokens."""
+    EVICTED = "evicted"
+    """It was there, and its memory was needed."""
+    SALT = "salt"
+    """It is there, for requests with another salt."""
+    DISABLED = "disabled"
+    """Nothing is stored."""
+
+
+class Miss(NamedTuple):
+    """Why a block was not found, and what others have in its place: the tokens from the first that differs."""
+
+    reason: MissReason
+    others: tuple[int, ...] = ()
+
+
 class Node:
-    """One block of a prefix. `key`: its tokens; fewer than BLOCK_SIZE only in a leaf."""
+    """One block of a prefix. `key`: its tokens; fewer than BLOCK_SIZE only in a leaf.
 
-    __slots__ = ("_order", "block_id", "children", "key", "parent")
+    `digest` stands for all tokens up to its end and the salt, `plain_digest` for the tokens alone.
+    """
 
-    def __init__(self, parent: Node | None, key: bytes, block_id: int) -> None:
+    __slots__ = ("_order", "block_id", "children", "digest", "key", "parent", "plain_digest")
+
+    def __init__(
+        self, parent: Node | None, key: bytes, block_id: int, salt: str | None = None
+    ) -> None:
         self.parent = parent
         self.key = key
         self.block_id = block_id
+        self.digest: int = hash((salt if parent is None else parent.digest, key))
+        self.plain_digest: int = hash((None if parent is None else parent.plain_digest, key))
         self.children: dict[bytes, Node] = {}
         self._order: list[bytes] = []  # keys of the children, sorted
 
@@ -85,16 +121,20 @@ class _Root(Node):
     __slots__ = ("salt",)
 
     def __init__(self, salt: str | None) -> None:
-        super().__init__(None, b"", -1)
+        super().__init__(None, b"", -1, salt)
         self.salt = salt
 
 
 class RadixTree:
     """Prefixes by salt. Requests of different salts share nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_remembered: int) -> None:
+        """It remembers that many evicted blocks, to say why they are not found."""
         self._roots: dict[str | None, _Root] = {}
         self._node_of_block: dict[int, Node] = {}
+        self._num_by_plain_digest: Counter[int] = Counter()
+        self._evicted: OrderedDict[int, None] = OrderedDict()
+        self._num_remembered = num_remembered
 
     def __len__(self) -> int:
         """Blocks in the tree."""
@@ -140,7 +180,16 @@ class RadixTree:
         if node is None:
             node = self._node_of_block[block_id] = Node(parent, key, block_id)
             parent.add(node)
+            self._num_by_plain_digest[node.plain_digest] += 1
+            self._evicted.pop(node.digest, None)
         return node
+
+    def evict(self, block_id: int) -> None:
+        """Take out the block of a leaf, and remember that it was there."""
+        self._evicted[self._node_of_block[block_id].digest] = None
+        if len(self._evicted) > self._num_remembered:
+            self._evicted.popitem(last=False)
+        self.remove(block_id)
 
     def remove(self, block_id: int) -> None:
         """Take out the block of a leaf."""
@@ -148,13 +197,32 @@ class RadixTree:
         assert not node.children, f"block {block_id} has blocks below it"
         assert node.parent is not None
         node.parent.remove(node)
+        self._num_by_plain_digest[node.plain_digest] -= 1
+        if not self._num_by_plain_digest[node.plain_digest]:
+            del self._num_by_plain_digest[node.plain_digest]
         if isinstance(node.parent, _Root) and not node.parent.children:
             del self._roots[node.parent.salt]
+
+    def miss(self, node: Node | None, salt: str | None, key: bytes) -> Miss:
+        """Why the block `key` is not there after `node`, or at the beginning."""
+        parent = node or self._roots.get(salt) or _Root(salt)
+        if hash((parent.digest, key)) in self._evicted:
+            return Miss(MissReason.EVICTED)
+        if hash((parent.plain_digest, key)) in self._num_by_plain_digest:
+            return Miss(MissReason.SALT)
+        closest = parent.closest(key)
+        if closest is None and (node is None or not parent.children):
+            return Miss(MissReason.COLD)
+        other, num_common = closest or (next(iter(parent.children.values())), 0)
+        others = tuple(tokens_of(other.key)[num_common:])
+        return Miss(MissReason.DIVERGED if others else MissReason.COLD, others)
 
     def clear(self) -> None:
         """Forget every prefix."""
         self._roots.clear()
         self._node_of_block.clear()
+        self._num_by_plain_digest.clear()
+        self._evicted.clear()
 
     def nodes(self) -> Iterator[Node]:
         """All blocks, parents before their children."""
@@ -176,6 +244,8 @@ class RadixTree:
             assert node.is_full or not node.children, "a block that is not full has blocks below it"
             assert sorted(node.children) == node._order, "the order of the children is wrong"
         assert seen == self._node_of_block, "blocks and nodes disagree"
+        digests = Counter(node.plain_digest for node in seen.values())
+        assert digests == self._num_by_plain_digest, "blocks are counted wrong"
 
 
 def _num_common_tokens(a: bytes, b: bytes) -> int:

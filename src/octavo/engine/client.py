@@ -10,12 +10,22 @@ from typing import Protocol
 
 from octavo.engine.engine import Engine
 from octavo.errors import EngineDead, InvalidRequest
-from octavo.messages import AddRequest, ChoiceOutput, EngineInfo, EngineStats, StepOutputs
+from octavo.messages import (
+    AddRequest,
+    ChoiceOutput,
+    EngineInfo,
+    EngineStats,
+    ResetPrefixCache,
+    StepOutputs,
+)
 from octavo.outputs import FinishReason
 
 _logger = logging.getLogger(__name__)
 
 OnOutputs = Callable[[StepOutputs], None]
+
+_Message = AddRequest | tuple[str, ...] | ResetPrefixCache
+"""What a front end sends: a request, ids to be aborted, an order."""
 
 
 class EngineClient(Protocol):
@@ -32,6 +42,10 @@ class EngineClient(Protocol):
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests within a step; ids that are unknown or ended are ignored."""
+        ...
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what is stored of earlier prompts, before anything that is sent later."""
         ...
 
     def outputs(self) -> StepOutputs:
@@ -66,6 +80,10 @@ class InProcessClient:
         """End requests now; the next outputs tell so."""
         self._engine.abort(request_ids)
 
+    def reset_prefix_cache(self) -> None:
+        """Forget what is stored of earlier prompts."""
+        self._engine.reset_prefix_cache()
+
     def outputs(self) -> StepOutputs:
         """Run one step."""
         return self._engine.step()
@@ -98,7 +116,7 @@ class ThreadedClient:
         self._stats = engine.stats()
         # Guarded by _wake: what other threads write.
         self._wake = threading.Condition()
-        self._inbox: list[AddRequest | tuple[str, ...]] = []
+        self._inbox: list[_Message] = []
         self._num_open_by_id: dict[str, int] = {}
         self._is_closing = False
         self._thread = threading.Thread(target=self._loop, name="octavo-engine", daemon=True)
@@ -127,6 +145,11 @@ class ThreadedClient:
         with self._wake:
             self._send(tuple(request_ids))
 
+    def reset_prefix_cache(self) -> None:
+        """Forget what is stored of earlier prompts, before the next step."""
+        with self._wake:
+            self._send(ResetPrefixCache())
+
     def outputs(self) -> StepOutputs:
         """Wait for the outputs of a step. Raises: RuntimeError if they go to a callback."""
         if self._has_callback:
@@ -145,7 +168,7 @@ class ThreadedClient:
             self._wake.notify()
         self._thread.join()
 
-    def _send(self, item: AddRequest | tuple[str, ...]) -> None:
+    def _send(self, item: _Message) -> None:
         """Put something into the inbox, which _wake guards, and have the engine look there after the step at hand."""
         self._inbox.append(item)
         self._engine.interrupt()
@@ -163,7 +186,7 @@ class ThreadedClient:
         self._engine.close()
         self._publish(self._engine.step())
 
-    def _wait(self) -> list[AddRequest | tuple[str, ...]] | None:
+    def _wait(self) -> list[_Message] | None:
         """What arrived since the last step; sleeps while there is nothing to do. None at the end."""
         with self._wake:
             while not (self._inbox or self._is_closing or self._engine.has_work):
@@ -176,8 +199,12 @@ class ThreadedClient:
             self._apply(item)  # accepted requests get their end, even now
         return None
 
-    def _apply(self, item: AddRequest | tuple[str, ...]) -> None:
-        if not isinstance(item, AddRequest):
+    def _apply(self, item: _Message) -> None:
+        if isinstance(item, ResetPrefixCache):
+            self._engine.reset_prefix_cache()
+            self._stats = self._engine.stats()
+            return
+        if isinstance(item, tuple):
             self._engine.abort(item)
             return
         try:

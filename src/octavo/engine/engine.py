@@ -153,6 +153,9 @@ class Engine:
             num_generated_tokens=stats.num_generated_tokens,
             num_cached_tokens=stats.num_cached_tokens,
             num_preemptions=stats.num_preemptions + self._scheduler.num_preemptions,
+            num_prefix_misses={
+                reason.value: count for reason, count in self._scheduler.num_misses.items()
+            },
             model_s=self._runner.busy_s,
         )
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from octavo.cache.manager import BlockTable
+from octavo.cache.manager import BlockTable, PrefixMiss
 from octavo.messages import AddRequest
 from octavo.ops.protocol import Int32s
 from octavo.outputs import FinishReason
@@ -49,6 +49,7 @@ class Request:
         "index",
         "is_streamed",
         "max_output_tokens",
+        "miss",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_preemptions",
@@ -84,6 +85,7 @@ class Request:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
+        self.miss: PrefixMiss | None = None
         self.status = RequestStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | None = None

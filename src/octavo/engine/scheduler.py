@@ -7,13 +7,14 @@ preemption, replay and a fork are all "the first is behind the second".
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 from octavo.cache.manager import NO_MATCH, CacheManager, Opened, PrefixMatch, blocks_for
-from octavo.cache.radix_tree import Node, key_of
+from octavo.cache.radix_tree import MissReason, Node, key_of
 from octavo.engine.request import Request, RequestStatus
 from octavo.kv_layout import BLOCK_SIZE
 
@@ -67,6 +68,8 @@ class Scheduler:
         self.waiting: list[Request] = []
         self._copies: list[tuple[int, int]] = []
         self.num_preemptions = 0
+        self.num_misses: Counter[MissReason] = Counter()
+        """Requests by the reason why not all of their prompt was cached."""
 
     @property
     def has_work(self) -> bool:
@@ -178,8 +181,16 @@ class Scheduler:
         request.num_computed_tokens = match.num_tokens
         if request.num_preemptions == 0:
             request.num_cached_tokens = match.num_tokens
+            self._note_miss(request, match)
         self._open(request, opened)
         return True
+
+    def _note_miss(self, request: Request, match: PrefixMatch) -> None:
+        if not request.is_scoring:
+            tokens = request.tokens(0, request.num_wanted_tokens)
+            request.miss = self._cache.miss_of(tokens, match, request.salt)
+            if request.miss is not None:
+                self.num_misses[request.miss.reason] += 1
 
     def _match(self, request: Request) -> PrefixMatch:
         """The longest stored prefix of all its known tokens; none where the logits of the prompt are wanted."""

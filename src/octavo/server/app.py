@@ -67,6 +67,9 @@ def create_app(
         app.add_api_route(
             path, handler, methods=["POST"], response_model=None, openapi_extra=_describe(body)
         )
+    app.add_api_route(
+        "/reset_prefix_cache", routes.reset_prefix_cache, methods=["POST"], response_model=None
+    )
     install_handlers(app)
     app.add_middleware(Gate, server=server)
     return app

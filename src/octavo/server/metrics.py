@@ -78,7 +78,8 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
-        num_used = stats.num_blocks - stats.num_free_blocks - stats.num_cached_blocks
+        num_used = stats.num_blocks - stats.num_free_blocks
+        num_empty = stats.num_free_blocks - stats.num_cached_blocks
         usage = num_used / stats.num_blocks if stats.num_blocks else 0.0
         for name, help_, value in (
             ("vllm:num_requests_running", "Requests being computed", stats.num_running),
@@ -86,7 +87,7 @@ class _EngineCollector(Collector):
             ("vllm:kv_cache_usage_perc", "Share of KV blocks held by requests, 0 to 1", usage),
             ("octavo:kv_blocks", "KV blocks in all", stats.num_blocks),
             ("octavo:kv_blocks_used", "KV blocks held by requests", num_used),
-            ("octavo:kv_blocks_free", "KV blocks that hold nothing", stats.num_free_blocks),
+            ("octavo:kv_blocks_free", "KV blocks that hold nothing", num_empty),
             ("octavo:kv_blocks_cached", "KV blocks kept for reuse", stats.num_cached_blocks),
         ):
             gauge = GaugeMetricFamily(name, help_, labels=_LABELS)
@@ -97,8 +98,13 @@ class _EngineCollector(Collector):
             ("vllm:generation_tokens", "Tokens generated", stats.num_generated_tokens),
             ("vllm:num_preemptions", "Requests set back to make room", stats.num_preemptions),
             (
-                "octavo:cached_prompt_tokens",
-                "Prompt tokens not computed again",
+                "vllm:prefix_cache_queries",
+                "Prompt tokens looked for in the prefix cache",
+                stats.num_prompt_tokens,
+            ),
+            (
+                "vllm:prefix_cache_hits",
+                "Prompt tokens found there, and not computed again",
                 stats.num_cached_tokens,
             ),
             ("octavo:engine_steps", "Steps of the engine", stats.num_steps),
@@ -106,3 +112,11 @@ class _EngineCollector(Collector):
             counter = CounterMetricFamily(name, help_, labels=_LABELS)
             counter.add_metric((self._model_name,), value)
             yield counter
+        misses = CounterMetricFamily(
+            "octavo:prefix_cache_misses",
+            "Requests whose prompt was not all cached, by reason",
+            labels=(*_LABELS, "reason"),
+        )
+        for reason, count in stats.num_prefix_misses.items():
+            misses.add_metric((self._model_name, reason), count)
+        yield misses

@@ -35,6 +35,12 @@ async def get_model(request: Request, model_id: str) -> Response:
     return _json(server.model_card())
 
 
+async def reset_prefix_cache(request: Request) -> Response:
+    """POST /reset_prefix_cache: forget what is stored of earlier prompts, as in vLLM. A body is not read."""
+    _server(request).llm.reset_prefix_cache()
+    return Response()
+
+
 async def tokenize(request: Request) -> Response:
     """POST /tokenize: token ids of a text or of a conversation, as in vLLM."""
     server = _server(request)

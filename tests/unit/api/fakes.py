@@ -140,6 +140,9 @@ class FakeClient:
                 del self._open[request_id, index]
                 self._outbox.append(ChoiceOutput(request_id, index, finish_reason="abort"))
 
+    def reset_prefix_cache(self) -> None:
+        pass
+
     def outputs(self) -> StepOutputs:
         self._num_steps += 1
         outputs, self._outbox = self._outbox, []
@@ -213,6 +216,9 @@ class LoopClient:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         self._inner.abort(request_ids)
+
+    def reset_prefix_cache(self) -> None:
+        pass
 
     def outputs(self) -> StepOutputs:
         raise RuntimeError("outputs go to the callback")
