@@ -1,7 +1,7 @@
 PYTHON ?= python
 NATIVE_BUILD ?= build/native
 
-.PHONY: setup native fmt lint type test test-native size check prove-A prove-B clean
+.PHONY: setup native fmt lint type test test-native size check prove-A prove-B prove-C clean
 
 setup:  ## an editable-like development install in the active environment
 	$(PYTHON) -m pip install scikit-build-core nanobind cmake ninja
@@ -50,6 +50,9 @@ prove-A:  ## every promise of the first milestone, measured: a row each (SMALL=1
 
 prove-B:  ## every promise of the second milestone: speed, shares of limits, peers (SMALL=1: for a machine that is shared)
 	$(PYTHON) scripts/prove_b.py
+
+prove-C:  ## every promise of the third milestone: the prefix cache (SMALL=1: a short version)
+	$(PYTHON) scripts/prove_c.py
 
 size:  ## lines per package, and the largest files
 	@for d in src/octavo/*/ csrc/*/ tests; do printf '%6d  %s\n' $$(find $$d \( -name '*.py' -o -name '*.cpp' -o -name '*.h' \) -print0 | xargs -0 cat 2>/dev/null | wc -l) $$d; done

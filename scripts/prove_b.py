@@ -48,15 +48,7 @@ SECTIONS: tuple[rows.Section, ...] = (
 
 def main(names: list[str]) -> int:
     """Print the rows of the sections of these names, or of all."""
-    by_name = {section.__name__: section for section in SECTIONS}
-    unknown = set(names) - by_name.keys()
-    if unknown:
-        print(f"no section {', '.join(sorted(unknown))}: {' '.join(by_name)}", file=sys.stderr)
-        return 2
-    chosen = [by_name[name] for name in names] if names else list(SECTIONS)
-    record = os.environ.get("PROVE_JSON")
-    paths = {name: resolve_model(name) for name in MODELS}
-    return rows.print_rows(chosen, paths, Path(record) if record else None)
+    return rows.run_sections(SECTIONS, names, {name: resolve_model(name) for name in MODELS})
 
 
 if __name__ == "__main__":

@@ -53,6 +53,18 @@ def quiet_bar(bar: str) -> str:
     return f"{bar} (on a quiet machine)" if SMALL else bar
 
 
+def run_sections(sections: Sequence[Section], names: Sequence[str], paths: Paths) -> int:
+    """Print the rows of the sections of these names, or of all; the exit code, 2 for a name that is none."""
+    by_name = {section.__name__: section for section in sections}
+    unknown = set(names) - by_name.keys()
+    if unknown:
+        print(f"no section {', '.join(sorted(unknown))}: {' '.join(by_name)}", file=sys.stderr)
+        return 2
+    chosen = [by_name[name] for name in names] if names else list(sections)
+    record = os.environ.get("PROVE_JSON")
+    return print_rows(chosen, paths, Path(record) if record else None)
+
+
 def print_rows(sections: Sequence[Section], paths: Paths, record: Path | None = None) -> int:
     """Print the rows of all sections as they come, and keep them in `record`; the exit code: 1 if a row is not ok."""
     rows: list[Row] = []

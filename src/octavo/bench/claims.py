@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from octavo.bench import experiments
-from octavo.bench.experiments import NUM_PLACES, Experiment, Figures, medians, output_lengths
+from octavo.bench.experiments import (
+    NUM_PLACES,
+    Experiment,
+    Figures,
+    medians,
+    output_lengths,
+    prefix_room,
+)
 from octavo.bench.gaps import gap_room
 from octavo.bench.loaded import SLACK_TOKENS, OnFigure, loaded_engine
 from octavo.bench.options import CONTEXT_TOKENS, ClaimsConfig
@@ -66,6 +73,14 @@ def _tell_chunked(f: Figures) -> str:
     )
 
 
+def _tell_prefix(f: Figures) -> str:
+    return (
+        f"first token after {f['prefix_warm_ms']:.0f} ms instead of {f['prefix_cold_ms']:.0f} ms "
+        f"({f['prefix_cold_ms'] / f['prefix_warm_ms']:.1f}x); of the prompts of {f['prefix_requests']:.0f} requests "
+        f"{f['prefix_computed']:.1%} is computed, all of it in {f['prefix_all_s']:.1f} s"
+    )
+
+
 def _tell_runs(f: Figures) -> str:
     return (
         f"{f['granted_us']:.0f} us a step ({f['granted_share']:.1%} of it), "
@@ -110,6 +125,19 @@ CLAIMS: Final = (
         "no number (optimisation guide)",
         ("quiet_ms", "reading_ms", "whole_ms"),
         _tell_chunked,
+    ),
+    Claim(
+        "prefix",
+        "requests that share a prompt compute it once",
+        "50-80 % off the time to the first token (deployment guide); 5-10x for similar requests (optimisation guide)",
+        (
+            "prefix_cold_ms",
+            "prefix_warm_ms",
+            "prefix_all_s",
+            "prefix_requests",
+            "prefix_computed",
+        ),
+        _tell_prefix,
     ),
     Claim(
         "runs",
@@ -191,6 +219,7 @@ def _measure_given(
         "continuous": experiments.continuous,
         "batch": experiments.batch,
         "chunked": experiments.chunked,
+        "prefix": experiments.prefix,
         "runs": experiments.runs,
     }
     wanted = [experiment for key, experiment in by_key.items() if key in chosen]
@@ -231,6 +260,7 @@ def _longest(run: ClaimsConfig) -> int:
     """Tokens of the longest request."""
     return max(
         gap_room(run.long_prompt),
+        prefix_room(run),
         CONTEXT_TOKENS + run.gen + 1 + SLACK_TOKENS,
         CONTEXT_TOKENS + max(output_lengths(run)),
     )

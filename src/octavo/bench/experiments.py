@@ -17,6 +17,7 @@ from octavo.bench.workload import chat_lengths, chat_shapes
 NUM_PLACES: Final = 8
 """Requests decoded together, at most."""
 _SHORT_PROMPT: Final = 64
+_OWN_TOKENS: Final = 32
 _NUM_RESERVATIONS: Final = 64
 _SPREAD: Final = 1.0
 """Of the log-normal output lengths, as chats have it."""
@@ -96,6 +97,34 @@ def precision(loaded: LoadedEngine, run: ClaimsConfig) -> Figures:
     """Tokens per second of decoding one request, and of reading a prompt."""
     span = loaded.generate(loaded.prompts(1, run.long_prompt), 1)
     return {"prefill": run.long_prompt / span.seconds, "decode": _decode_rate(loaded, run, 1)}
+
+
+def prefix(loaded: LoadedEngine, run: ClaimsConfig) -> Figures:
+    """Requests on one shared prompt, each with a part of its own: the first token of one cold, of one warm; all of them.
+
+    `prefix_computed` is the share of all prompt tokens that were computed, the rest was found.
+    """
+    [shared] = loaded.prompts(1, run.shared_len)
+    prompts = [shared + own for own in loaded.prompts(run.num_sharing, _OWN_TOKENS)]
+    before = loaded.client.stats()
+    seconds = [
+        loaded.generate(some, 1, may_be_cached=True).seconds
+        for some in (prompts[:1], prompts[1:2], prompts[2:])
+    ]
+    after = loaded.client.stats()
+    found = after.num_cached_tokens - before.num_cached_tokens
+    return {
+        "prefix_cold_ms": 1000 * seconds[0],
+        "prefix_warm_ms": 1000 * seconds[1],
+        "prefix_all_s": sum(seconds),
+        "prefix_requests": run.num_sharing,
+        "prefix_computed": 1 - found / (after.num_prompt_tokens - before.num_prompt_tokens),
+    }
+
+
+def prefix_room(run: ClaimsConfig) -> int:
+    """Tokens of its longest request."""
+    return run.shared_len + _OWN_TOKENS + 1
 
 
 def paged(block_size: int, run: ClaimsConfig) -> Figures:

@@ -106,13 +106,17 @@ class ClaimsConfig:
     reserved_len: int = field(
         default=2048, metadata=_meta("paged: tokens that a reservation holds")
     )
+    shared_len: int = field(
+        default=2000, metadata=_meta("prefix: tokens of the prompt that requests share")
+    )
+    num_sharing: int = field(default=100, metadata=_meta("prefix: requests that share it"))
     repeat: int = field(default=3, metadata=_meta("timed rounds, after one that is not timed"))
     seed: int = field(default=0, metadata=_meta("of prompts and lengths"))
 
     def __post_init__(self) -> None:
         for name, least in (
             ("num_requests", 1), ("output_len", 1), ("gen", 1), ("long_prompt", 1), ("reserved_len", 16),
-            ("repeat", 1), ("seed", 0),
+            ("shared_len", 1), ("num_sharing", 3), ("repeat", 1), ("seed", 0),
         ):  # fmt: skip
             at_least(name, getattr(self, name), least)
 

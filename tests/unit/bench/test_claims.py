@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from octavo.cli.main import main
 from octavo.config import BackendName, ComputeConfig, EngineConfig, ModelConfig
 from octavo.errors import InvalidRequest
 
-SMALL = ClaimsConfig(num_requests=10, output_len=4, gen=3, long_prompt=48, repeat=1)
+SMALL = ClaimsConfig(
+    num_requests=10, output_len=4, gen=3, long_prompt=48, shared_len=40, num_sharing=4, repeat=1
+)
 
 
 def test_every_claim_is_measured(tiny: Path) -> None:
@@ -42,7 +45,7 @@ def test_a_backend_without_int8_has_no_row_for_it(tiny: Path) -> None:
         model=ModelConfig(model=str(tiny)), compute=ComputeConfig(backend=BackendName.REFERENCE)
     )
     report = bench_claims(
-        config, ClaimsConfig(num_requests=2, output_len=2, gen=2, long_prompt=32, repeat=1), str
+        config, replace(SMALL, num_requests=2, output_len=2, gen=2, long_prompt=32), str
     )
     rows = report["claims"]
     assert isinstance(rows, list)
