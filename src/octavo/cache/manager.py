@@ -186,6 +186,13 @@ class CacheManager:
         self._pool.share(block_ids)
         return PrefixMatch(num_tokens, block_ids, path[-1] if path else None, partial)
 
+    def match_length(self, token_ids: TokenIds, salt: str | None = None) -> int:
+        """Tokens that `match` would find, without holding them."""
+        if not self._is_sharing:
+            return 0
+        path, closest = self._tree.walk(token_ids[: len(token_ids) - 1], salt)
+        return len(path) * BLOCK_SIZE + (0 if closest is None else closest[1])
+
     def miss_of(
         self, token_ids: TokenIds, match: PrefixMatch, salt: str | None = None
     ) -> PrefixMiss | None:

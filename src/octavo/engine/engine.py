@@ -233,7 +233,8 @@ class Engine:
     def _run_step(self) -> None:
         is_streamed = any(request.is_streamed for request in self._scheduler.running)
         max_call_s = min(self._max_call_s, _STREAMED_CALL_S) if is_streamed else self._max_call_s
-        schedule = self._scheduler.schedule(self._step_model.max_decode_steps(max_call_s))
+        max_steps = self._step_model.max_decode_steps(max_call_s)
+        schedule = self._scheduler.schedule(max_steps, self._runner.now_s())
         step = self._build(schedule)
         if step is None:
             return

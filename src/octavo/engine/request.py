@@ -65,6 +65,8 @@ class Request:
         "status",
         "stop_reason",
         "table",
+        "tenant",
+        "waiting_since_s",
     )
 
     def __init__(
@@ -76,7 +78,9 @@ class Request:
         self.params: SamplingParams = message.params
         self.priority = message.priority
         self.salt = message.cache_salt
+        self.tenant = message.tenant
         self.is_streamed = message.is_streamed
+        self.waiting_since_s = 0.0
         self.arrival = arrival
         self.prompt_token_ids = prompt
         self.eos_token_ids = frozenset(() if message.params.ignore_eos else message.eos_token_ids)

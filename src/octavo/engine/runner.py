@@ -44,6 +44,10 @@ class ModelRunner:
         """Name of the kernels in use."""
         return self._executor.kernel_table
 
+    def now_s(self) -> float:
+        """Seconds of the clock that times the steps."""
+        return self._clock()
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole KV blocks, (source, destination), in order."""
         self._executor.copy_blocks(pairs)

@@ -8,15 +8,23 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from octavo.cache.manager import NO_MATCH, CacheManager, Opened, PrefixMatch, blocks_for
-from octavo.cache.radix_tree import MissReason, Node, key_of
+from octavo.cache.radix_tree import MissReason
+from octavo.engine.fairness import TenantCounters, WaitingOrder
+from octavo.engine.prefill import ComingBlocks, PrefillBudget, PrefillLimit
 from octavo.engine.request import Request, RequestStatus
 from octavo.kv_layout import BLOCK_SIZE
+
+_TOKENS_A_STEP: Final = 2
+"""What a decode step counts: it costs more than a token of a prompt (the paper's weight)."""
+
+_TURN_TOKENS: Final = 512
+"""What a tenant's only request may be given more than a tenant that waits, before it has to make room."""
 
 
 class Chunk(NamedTuple):
@@ -47,15 +55,12 @@ class SchedulerLimits:
     max_num_batched_tokens: int
 
 
-PrefillLimit = Callable[[int], int]
-"""Prefill tokens, the first of them at this position, that a step may hold while others decode."""
-
-
 class Scheduler:
     """Owns the queues and the order of requests.
 
-    `running` and `waiting` are both sorted by rank: priority, then age. Service goes from the front, preemption takes
-    from the back of `running`, so the first running request always advances, and everybody finishes in the end.
+    `running` and `waiting` are both sorted by rank: priority, then age. Who computes takes blocks only from those behind,
+    so the first running request always advances, and everybody finishes in the end. Who starts, and whose prompt is
+    computed first, is fairness.py's to say.
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class Scheduler:
         self.running: list[Request] = []
         self.waiting: list[Request] = []
         self._copies: list[tuple[int, int]] = []
+        self._counters = TenantCounters()
+        self._arrived: list[Request] = []  # since the last call
         self.num_preemptions = 0
         self.num_misses: Counter[MissReason] = Counter()
         """Requests by the reason why not all of their prompt was cached."""
@@ -80,23 +87,31 @@ class Scheduler:
         """Put new requests into the waiting queue."""
         for request in requests:
             insort(self.waiting, request, key=_rank)
+            self._arrived.append(request)
+            self._counters.enter(request.tenant)
 
     def finish(self, request: Request) -> None:
         """Take a request out, wherever it stands, and free its blocks."""
         _remove(self.running if request.status is RequestStatus.RUNNING else self.waiting, request)
         request.move_to(RequestStatus.FINISHED)
         self._release(request)
+        self._counters.leave(request.tenant)
 
-    def schedule(self, max_steps: int = 1) -> Schedule:
+    def schedule(self, max_steps: int = 1, now_s: float = 0.0) -> Schedule:
         """Choose the tokens of the next step and allocate their slots; up to `max_steps` steps where all just decode.
 
         Calling it again without `advance` in between is harmless: a step that never ran is simply chosen again.
+        `now_s` is any monotonic clock's.
         """
         chosen: dict[Request, int] = {}
+        for request in self._arrived:
+            request.waiting_since_s = now_s
+        self._arrived.clear()
+        order = WaitingOrder(self.waiting, self._counters, self._match_length, now_s)
+        self._give_up_for_others(order)
         budget = self._schedule_decode(chosen, self._limits.max_num_batched_tokens)
-        prefill = _PrefillBudget(budget, self._prefill_limit if chosen else None)
-        self._schedule_prefill(chosen, prefill)
-        self._schedule_waiting(chosen, prefill)
+        prefill = PrefillBudget(budget, self._prefill_limit if chosen else None)
+        self._schedule_prefill(chosen, prefill, order)
         schedule = self._schedule_of(chosen)
         if max_steps > 1:
             schedule.num_steps = self._grant_steps(schedule, max_steps)
@@ -107,6 +122,8 @@ class Scheduler:
         self._copies.clear()
         for request, num_tokens in schedule.chunks:
             was_forkable = request.can_be_forked
+            if num_tokens == request.num_remaining_tokens == 1:
+                self._counters.charge(request.tenant, _TOKENS_A_STEP * num_steps)
             request.num_computed_tokens += num_tokens + num_steps - 1
             self._commit(request)
             if not was_forkable and request.can_be_forked and len(request.siblings) > 1:
@@ -125,50 +142,108 @@ class Scheduler:
                 budget -= 1
         return budget
 
-    def _schedule_prefill(self, chosen: dict[Request, int], prefill: _PrefillBudget) -> None:
-        """The next chunk of each running request that lacks more than one token."""
-        for request in list(self.running):
-            if request.status is not RequestStatus.RUNNING or request.num_remaining_tokens <= 1:
-                continue
-            num_tokens = prefill.grant(request)
-            if num_tokens == 0:
-                break
-            # Take what fits without hurting others; if not even one token does, take from those behind.
-            num_tokens = min(num_tokens, max(1, self._num_free_slots(request)))
-            if self._make_room(request, num_tokens, chosen):
-                chosen[request] = num_tokens
-                prefill.spend(num_tokens)
+    def _schedule_prefill(
+        self, chosen: dict[Request, int], prefill: PrefillBudget, order: WaitingOrder
+    ) -> None:
+        """Chunks of running requests that lack more than one token, and starts of waiting ones while there is room.
 
-    def _schedule_waiting(self, chosen: dict[Request, int], prefill: _PrefillBudget) -> None:
-        """Start waiting requests, in order, while there is room for all of their known tokens."""
-        if not self.waiting:
-            return
-        coming = {
-            _coming_block(request) for request, num_tokens in chosen.items() if num_tokens > 1
-        }
-        for request in list(self.waiting):
-            if len(self.running) >= self._limits.max_num_seqs or prefill.num_left == 0:
-                return
-            source = request.fork_source
-            if source is not None:
-                started = self._fork(request, source)
-            elif request.is_prompt_coming:
-                continue
+        Who runs and who waits have one order: a tenant that was given much does not hold up another by what it started.
+        """
+        coming = ComingBlocks()
+        behind = [r for r in self.running if r.num_remaining_tokens > 1]
+        behind.sort(key=lambda r: (order.key(r), r.rank), reverse=True)
+        is_open = True
+        while prefill.num_left > 0:
+            while behind and behind[-1].status is not RequestStatus.RUNNING:
+                behind.pop()  # preempted by one before it
+            is_open = is_open and len(self.running) < self._limits.max_num_seqs
+            waiting = order.first() if is_open else None
+            comes_first = not behind or (
+                waiting is not None and order.key(waiting) < order.key(behind[-1])
+            )
+            if waiting is not None and comes_first:
+                is_open = self._start_waiting(waiting, chosen, prefill, order, coming)
+            elif behind:
+                self._continue(behind.pop(), chosen, prefill, coming)
             else:
-                match = self._match(request)
-                block = _next_block(request, match)
-                if block is not None and block in coming:
-                    # Another request is computing it in this step: look again at the next.
-                    self._cache.release(match)
-                    continue
-                started = self._start(request, match)
-            if not started:
                 return
-            num_tokens = prefill.grant(request)
-            if self._make_room(request, num_tokens, chosen):
-                chosen[request] = num_tokens
-                prefill.spend(num_tokens)
-                coming.add(_coming_block(request))
+
+    def _continue(
+        self,
+        request: Request,
+        chosen: dict[Request, int],
+        prefill: PrefillBudget,
+        coming: ComingBlocks,
+    ) -> None:
+        """The next chunk of a running request."""
+        # Take what fits without hurting others; if not even one token does, take from those behind.
+        num_tokens = min(prefill.grant(request), max(1, self._num_free_slots(request)))
+        if num_tokens and self._make_room(request, num_tokens, chosen):
+            chosen[request] = num_tokens
+            prefill.spend(num_tokens)
+            coming.add(request)
+
+    def _start_waiting(
+        self,
+        request: Request,
+        chosen: dict[Request, int],
+        prefill: PrefillBudget,
+        order: WaitingOrder,
+        coming: ComingBlocks,
+    ) -> bool:
+        """Start a waiting request, or pass it over. False if there is no room for all of its known tokens."""
+        source = request.fork_source
+        if source is not None:
+            started = self._fork(request, source)
+        elif request.is_prompt_coming:
+            order.drop(request)
+            return True
+        else:
+            match = self._match(request)
+            if coming.has_next(request, match):
+                # Another request is computing it in this step: look again at the next.
+                self._cache.release(match)
+                order.drop(request)
+                return True
+            started = self._start(request, match)
+        if not started:
+            return False
+        order.drop(request)
+        num_tokens = prefill.grant(request)
+        if num_tokens and self._make_room(request, num_tokens, chosen):
+            chosen[request] = num_tokens
+            prefill.spend(num_tokens)
+            coming.add(request)
+        return True
+
+    def _give_up_for_others(self, order: WaitingOrder) -> None:
+        """Where all is taken and a tenant that runs nothing waits, preempt one of the tenant that was given most."""
+        num_by_tenant = Counter(request.tenant for request in self.running)
+        waiting = order.first_of_others(num_by_tenant)
+        if waiting is None or self._could_start(waiting):
+            return
+
+        def excess(request: Request) -> float:
+            # A tenant's only request runs for a while, or two tenants would take turns at every step.
+            turn = _TURN_TOKENS if num_by_tenant[request.tenant] == 1 else 0
+            return self._counters[request.tenant] - self._counters[waiting.tenant] - turn
+
+        victims = [r for r in self.running if r.priority >= waiting.priority and excess(r) > 0]
+        if victims:
+            tenant = max(victims, key=excess).tenant
+            self._preempt(_cheapest(r for r in victims if r.tenant == tenant))
+
+    def _could_start(self, request: Request) -> bool:
+        """Whether a slot and blocks for all of its known tokens are free."""
+        num_present = self._match_length(request) // BLOCK_SIZE
+        has_slot = len(self.running) < self._limits.max_num_seqs
+        return has_slot and self._has_room_for(request, num_present)
+
+    def _match_length(self, request: Request) -> int:
+        if request.is_scoring:
+            return 0
+        tokens = request.tokens(0, request.num_wanted_tokens)
+        return self._cache.match_length(tokens, request.salt)
 
     def _start(self, request: Request, match: PrefixMatch) -> bool:
         """Move a waiting request to running, on its longest stored prefix. False if its tokens do not fit."""
@@ -222,8 +297,10 @@ class Scheduler:
                 return
 
     def _open(self, request: Request, opened: Opened) -> None:
-        """Move a waiting request to running, with its table."""
+        """Move a waiting request to running, with its table. Its tenant is given the prompt now, whenever it is computed."""
         request.table = opened.table
+        if request.num_preemptions == 0:
+            self._counters.charge(request.tenant, request.num_remaining_tokens)
         self._copies.extend(opened.copies)
         _remove(self.waiting, request)
         request.move_to(RequestStatus.RUNNING)
@@ -249,12 +326,13 @@ class Scheduler:
         return (num_own + self._cache.num_free) * BLOCK_SIZE - request.num_computed_tokens
 
     def _make_room(self, request: Request, num_tokens: int, chosen: dict[Request, int]) -> bool:
-        """Allocate slots for the next tokens, preempting from the back while short. False if it is itself the last."""
+        """Allocate slots for the next tokens, preempting those behind while short. False if it is itself the last."""
         assert request.table is not None
         while not self._cache.allocate(request.table, request.num_computed_tokens + num_tokens):
-            victim = self.running[-1]
-            if victim is request:
+            behind = self.running[bisect_left(self.running, request.rank, key=_rank) + 1 :]
+            if not behind:
                 return False
+            victim = _cheapest(behind)
             chosen.pop(victim, None)
             self._preempt(victim)
         return True
@@ -323,49 +401,9 @@ class Scheduler:
         self._cache.check_invariants()
 
 
-class _PrefillBudget:
-    """Tokens a step may still prefill. `limit`, given while others decode, is asked once, by the first who prefills."""
-
-    def __init__(self, num_tokens: int, limit: PrefillLimit | None) -> None:
-        self.num_left = num_tokens
-        self._limit = limit
-
-    def grant(self, request: Request) -> int:
-        """Tokens the request may compute now."""
-        if self._limit is not None:
-            self.num_left = min(self.num_left, self._limit(request.num_computed_tokens))
-            self._limit = None
-        return min(self.num_left, request.num_remaining_tokens)
-
-    def spend(self, num_tokens: int) -> None:
-        """Take granted tokens out of the budget."""
-        self.num_left -= num_tokens
-
-
-_BlockKey = tuple[Node | None, str | None, bytes]
-"""A full block that somebody may look for: what it follows, its salt, its tokens."""
-
-
-def _coming_block(request: Request) -> _BlockKey | None:
-    """The first full block of a running request that others do not find yet, if its tokens are known."""
-    table = request.table
-    if table is None or table.tokens_of is None:
-        return None
-    return _block_key(request, table.node, table.num_in_tree, request.num_tokens)
-
-
-def _next_block(request: Request, match: PrefixMatch) -> _BlockKey | None:
-    """The full block that a waiting request could have been given next. Its last token is not to be found."""
-    if request.is_scoring:
-        return None
-    return _block_key(request, match.node, match.num_full, request.num_wanted_tokens - 1)
-
-
-def _block_key(request: Request, node: Node | None, at: int, num_tokens: int) -> _BlockKey | None:
-    start, end = at * BLOCK_SIZE, (at + 1) * BLOCK_SIZE
-    if end > num_tokens:
-        return None
-    return node, request.salt, key_of(request.tokens(start, end))
+def _cheapest(requests: Iterable[Request]) -> Request:
+    """Whom it costs least to preempt: the least urgent, of these the one with least to compute again, then the newest."""
+    return max(requests, key=lambda r: (r.priority, -r.num_computed_tokens, r.rank))
 
 
 def _rank(request: Request) -> tuple[int, int, int]:
