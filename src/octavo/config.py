@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Final
 
 from octavo.dtypes import KVDType
 
@@ -47,6 +48,17 @@ class SchedulerConfig:
     max_step_ms: int = field(
         default=200, metadata=_meta("while others decode, prefill is cut to keep a step below this")
     )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """The most that may wait. `None`: no limit."""
+
+    max_requests: int | None = None
+    max_tokens: int | None = None
+
+
+NO_LIMITS: Final = QueueLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ OctavoError
 │   └── UnusableBuild
 ├── StoreError              fetching or storing a model failed
 ├── CapacityError           the machine, or what it was granted, is too small
+├── QueueFull               too many requests wait; later there will be room
 └── EngineDead              the engine stopped; nothing more will be answered
 """
 
@@ -73,6 +74,14 @@ class StoreError(OctavoError):
 
 class CapacityError(OctavoError):
     """The machine, or the share of it that was granted, is too small. The message has the numbers."""
+
+
+class QueueFull(OctavoError):
+    """Too many requests wait. After `retry_after_s` seconds there is room, as it looks."""
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class EngineDead(OctavoError):

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from octavo.errors import QueueFull
+from octavo.messages import AddRequest
 from octavo.server.body import MAX_BODY_BYTES
 from tests.server.wire import ask, error_of, fake_app, post, send
 from tests.unit.api.fakes import WORLD, FakeClient, always, token
@@ -218,3 +220,20 @@ def test_many_streams_at_once_keep_apart() -> None:
         return await asyncio.gather(*(one(i) for i in range(32)))
 
     assert all(asyncio.run(main()))
+
+
+class FullClient(FakeClient):
+    """Takes no request."""
+
+    def add(self, message: AddRequest) -> None:
+        raise QueueFull("7 requests wait already, 7 may: try again in 5 s", retry_after_s=5)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_full_queue_is_429_and_says_when_to_come_back(is_stream: bool) -> None:
+    app = fake_app(FullClient(always("x")))
+    body = {"prompt": "Hi", "max_tokens": 1, "stream": is_stream}
+    response = post(app, "/v1/completions", body)
+    assert response.headers["retry-after"] == "5"
+    error = error_of(response, 429)
+    assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")

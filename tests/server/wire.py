@@ -64,7 +64,8 @@ def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert isinstance(error["message"], str)
-    assert error["type"] == ("invalid_request_error" if status < 500 else "server_error")
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    assert error["type"] == ("rate_limit_error" if status == 429 else kind)
     return error  # type: ignore[no-any-return]
 
 

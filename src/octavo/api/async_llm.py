@@ -26,7 +26,7 @@ from octavo.api.processor import (
 from octavo.api.router import Router
 from octavo.api.runtime import Runtime, load_runtime
 from octavo.api.submission import Inbox, Submission
-from octavo.config import EngineConfig
+from octavo.config import NO_LIMITS, EngineConfig, QueueLimits
 from octavo.engine.client import EngineClient, ThreadedClient
 from octavo.messages import EngineInfo, EngineStats, StepOutputs
 from octavo.outputs import FinishReason, RequestOutput
@@ -63,10 +63,11 @@ class AsyncLLM:
         *,
         tokenizer: str | Path | Tokenizer | None = None,
         seed: int | None = None,
+        queue: QueueLimits = NO_LIMITS,
     ) -> Self:
-        """Load what `config` describes."""
+        """Load what `config` describes. More requests than `queue` lets wait raise QueueFull."""
         runtime = load_runtime(config, tokenizer=tokenizer, seed=seed)
-        return cls.from_client(*_threaded(runtime))
+        return cls.from_client(*_threaded(runtime, queue))
 
     @classmethod
     def from_client(
@@ -262,10 +263,12 @@ class AsyncLLM:
         return str(next(self._ids))
 
 
-def _threaded(runtime: Runtime) -> tuple[ClientFactory, Processor, Callable[[], bool]]:
+def _threaded(
+    runtime: Runtime, queue: QueueLimits = NO_LIMITS
+) -> tuple[ClientFactory, Processor, Callable[[], bool]]:
     engine = runtime.engine
     return (
-        lambda deliver: ThreadedClient(engine, on_outputs=deliver),
+        lambda deliver: ThreadedClient(engine, on_outputs=deliver, limits=queue),
         runtime.processor,
         lambda: not engine.is_dead,
     )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
+from octavo.config import NO_LIMITS, QueueLimits
 from octavo.engine.engine import Engine
+from octavo.engine.queue_limit import WaitingRoom
 from octavo.errors import EngineDead, InvalidRequest
 from octavo.messages import (
     AddRequest,
@@ -37,7 +40,7 @@ class EngineClient(Protocol):
         ...
 
     def add(self, message: AddRequest) -> None:
-        """Send a request. Raises: InvalidRequest, CapacityError, EngineDead; it was not accepted then."""
+        """Send a request. Raises: InvalidRequest, CapacityError, QueueFull, EngineDead; it was not accepted then."""
         ...
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -107,9 +110,16 @@ class ThreadedClient:
     `add` and `abort` may come from any thread; they are taken over between two steps.
     """
 
-    def __init__(self, engine: Engine, *, on_outputs: OnOutputs | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        on_outputs: OnOutputs | None = None,
+        limits: QueueLimits = NO_LIMITS,
+    ) -> None:
         """`on_outputs` is called in the engine's thread after each step; without it, outputs wait for `outputs`."""
         self._engine = engine
+        self._waiting_room = WaitingRoom(limits)
         self._outputs: SimpleQueue[StepOutputs] = SimpleQueue()
         self._has_callback = on_outputs is not None
         self._on_outputs: OnOutputs = on_outputs or self._outputs.put
@@ -128,7 +138,7 @@ class ThreadedClient:
         return self._engine.info
 
     def add(self, message: AddRequest) -> None:
-        """Check a request in the caller's thread, and send it."""
+        """Check a request in the caller's thread, and send it. Raises: QueueFull if too many wait."""
         self._engine.check(message)
         with self._wake:
             if self._is_closing:
@@ -137,6 +147,7 @@ class ThreadedClient:
                 raise InvalidRequest(
                     f"request id {message.request_id!r} is in use", param="request_id"
                 )
+            self._waiting_room.admit(message, time.monotonic())
             self._num_open_by_id[message.request_id] = message.params.n
             self._send(message)
 
@@ -225,7 +236,9 @@ class ThreadedClient:
     def _publish(self, outputs: StepOutputs) -> None:
         self._stats = outputs.stats
         with self._wake:
+            now_s = time.monotonic()
             for output in outputs.outputs:
+                self._waiting_room.leave(output.request_id, now_s)
                 if output.finish_reason is not None:
                     self._close_choice(output.request_id)
         try:

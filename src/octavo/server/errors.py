@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from octavo.errors import CapacityError, EngineDead, InvalidRequest
+from octavo.errors import CapacityError, EngineDead, InvalidRequest, OctavoError, QueueFull
 
 _TELLS_TOO_MUCH = re.compile(r"[/\\\n]|Traceback")
 _CLIENT_CLOSED_REQUEST = 499  # never seen by anybody
@@ -70,6 +70,13 @@ def to_api_error(error: Exception) -> ApiError:
             )
         case CapacityError():
             return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error), code="capacity")
+        case QueueFull():
+            return ApiError(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                str(error),
+                code="queue_full",
+                headers={"Retry-After": str(error.retry_after_s)},
+            )
         case EngineDead():
             return ApiError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "the engine is not running", code="engine_dead"
@@ -92,11 +99,13 @@ def install_handlers(app: FastAPI) -> None:
         return Response(status_code=_CLIENT_CLOSED_REQUEST)
 
     app.add_exception_handler(ClientDisconnect, nobody_listens)
-    for kind in (ApiError, InvalidRequest, CapacityError, EngineDead, HTTPException, Exception):
+    for kind in (ApiError, OctavoError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)
 
 
 def _error_type(status: int) -> str:
     if status == HTTPStatus.UNAUTHORIZED:
         return "authentication_error"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "rate_limit_error"
     return "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from octavo import __version__
 from octavo.api.async_llm import AsyncLLM
-from octavo.config import EngineConfig
+from octavo.config import EngineConfig, QueueLimits
 from octavo.errors import InvalidRequest
 from octavo.server.app import create_app
 
@@ -29,10 +29,18 @@ _BACKLOG: Final = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Where a server listens, and how long it drains."""
+    """Where a server listens, how many may wait, and how long it drains."""
 
     host: str = field(default="127.0.0.1", metadata={"help": "address to listen on"})
     port: int = field(default=8000, metadata={"help": "port to listen on; 0 takes any free one"})
+    max_queued_requests: int = field(
+        default=1024,
+        metadata={"help": "requests that may wait for their first token; more get 429"},
+    )
+    max_queued_tokens: int | None = field(
+        default=None,
+        metadata={"help": "tokens of the prompts that may wait for it; one prompt always may"},
+    )
     grace_s: int = field(
         default=30, metadata={"help": "seconds that running requests have left when told to stop"}
     )
@@ -57,7 +65,8 @@ def run_server(
     """
     try:
         with bind(server.host, server.port) as sock:
-            with AsyncLLM.from_config(engine) as llm:
+            limits = QueueLimits(server.max_queued_requests, server.max_queued_tokens)
+            with AsyncLLM.from_config(engine, queue=limits) as llm:
                 _listen(sock)
                 runner = DrainingServer(
                     create_app(llm, api_key=api_key),
