@@ -75,6 +75,8 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     num_preemptions: int = 0
     num_prefix_misses: dict[str, int] = {}
     """Requests by the reason why not all of their prompt was cached."""
+    num_broken_invariants: int = 0
+    """Faults that the checks of idle time found."""
     model_s: float = 0.0
     """Seconds spent in the backend. What steps took beyond them went to scheduling and handling."""
 

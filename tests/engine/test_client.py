@@ -153,6 +153,28 @@ def test_without_callback_outputs_wait_to_be_fetched() -> None:
     client.close()
 
 
+def test_idle_time_is_used_for_checks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.engine.client._IDLE_S", 0.02)
+    engine, _ = fake_engine()
+    num_checks = 0
+
+    def check() -> None:
+        nonlocal num_checks
+        num_checks += 1
+        raise AssertionError("3 blocks are held by nobody")
+
+    monkeypatch.setattr(engine, "check_invariants", check)
+    inbox = Inbox()
+    client = ThreadedClient(engine, on_outputs=inbox)
+    time.sleep(0.3)
+    assert (num_checks, client.stats().num_broken_invariants) == (1, 1)
+    client.add(request("a", [1], max_tokens=3, eos=[]))
+    inbox.wait_for(1)
+    time.sleep(0.3)
+    assert num_checks == 2
+    client.close()
+
+
 def test_idle_engine_uses_no_cpu() -> None:
     client = ThreadedClient(fake_engine()[0])
     started = time.process_time()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Final, Protocol
 
 from octavo.config import NO_LIMITS, QueueLimits
 from octavo.engine.engine import Engine
@@ -26,6 +26,9 @@ from octavo.outputs import FinishReason
 _logger = logging.getLogger(__name__)
 
 OnOutputs = Callable[[StepOutputs], None]
+
+_IDLE_S: Final = 1.0
+"""After this long with nothing to do the engine is checked."""
 
 _Message = AddRequest | tuple[str, ...] | ResetPrefixCache
 """What a front end sends: a request, ids to be aborted, an order."""
@@ -129,6 +132,7 @@ class ThreadedClient:
         self._inbox: list[_Message] = []
         self._num_open_by_id: dict[str, int] = {}
         self._is_closing = False
+        self._is_checked = False  # the engine's thread's own
         self._thread = threading.Thread(target=self._loop, name="octavo-engine", daemon=True)
         self._thread.start()
 
@@ -201,7 +205,8 @@ class ThreadedClient:
         """What arrived since the last step; sleeps while there is nothing to do. None at the end."""
         with self._wake:
             while not (self._inbox or self._is_closing or self._engine.has_work):
-                self._wake.wait()
+                self._sleep()
+            self._is_checked = False
             inbox, self._inbox = self._inbox, []
             if not self._is_closing:
                 self._engine.resume()
@@ -209,6 +214,18 @@ class ThreadedClient:
         for item in inbox:
             self._apply(item)  # accepted requests get their end, even now
         return None
+
+    def _sleep(self) -> None:
+        """Wait for something to do. The first time that nothing comes for a while, check the engine's invariants."""
+        if self._wake.wait(None if self._is_checked else _IDLE_S):
+            return
+        self._is_checked = True
+        self._wake.release()  # who adds a request meanwhile does not wait for the check
+        try:
+            self._engine.check_quietly()
+            self._stats = self._engine.stats()
+        finally:
+            self._wake.acquire()
 
     def _apply(self, item: _Message) -> None:
         if isinstance(item, ResetPrefixCache):

@@ -156,6 +156,7 @@ class Engine:
             num_prefix_misses={
                 reason.value: count for reason, count in self._scheduler.num_misses.items()
             },
+            num_broken_invariants=stats.num_broken_invariants,
             model_s=self._runner.busy_s,
         )
 
@@ -170,6 +171,14 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Forget all prefixes. Requests under way go on; nothing of what they computed so far is found any more."""
         self._cache.reset()
+
+    def check_quietly(self) -> None:
+        """Check what check_invariants does; a fault is logged and counted, and nothing else happens."""
+        try:
+            self.check_invariants()
+        except AssertionError as fault:
+            self._stats.num_broken_invariants += 1
+            _logger.error("an invariant does not hold: %s", fault)
 
     def fill_kv(self, value: float) -> None:
         """Overwrite all KV memory and forget what it held, while no request runs.

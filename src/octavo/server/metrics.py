@@ -108,6 +108,11 @@ class _EngineCollector(Collector):
                 stats.num_cached_tokens,
             ),
             ("octavo:engine_steps", "Steps of the engine", stats.num_steps),
+            (
+                "octavo:broken_invariants",
+                "Faults of queues and blocks that idle time's checks found",
+                stats.num_broken_invariants,
+            ),
         ):
             counter = CounterMetricFamily(name, help_, labels=_LABELS)
             counter.add_metric((self._model_name,), value)
