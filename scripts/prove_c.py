@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("PYTHONPATH", str(ROOT))
 
-from scripts.proving import prefixes, rows  # noqa: E402
+from scripts.proving import prefixes, rows, scheduling  # noqa: E402
 
 from octavo.api.models import resolve_model  # noqa: E402
 
@@ -25,6 +25,9 @@ MODELS = ("smollm2", "gemma3:270m")
 SECTIONS: tuple[rows.Section, ...] = (
     prefixes.exactness,
     prefixes.shared_prompts,
+    scheduling.fairness,
+    scheduling.waste,
+    scheduling.churn,
 )
 
 
