@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from octavo.observability.first_token import StepPrices
 from octavo.observability.limits import ModelWork
 from octavo.params import SamplingParams
 
@@ -75,6 +76,12 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     num_preemptions: int = 0
     num_prefix_misses: dict[str, int] = {}
     """Requests by the reason why not all of their prompt was cached."""
+    num_decoding: int = 0
+    """Running requests whose prompt is computed."""
+    num_prefilled_tokens: int = 0
+    """Tokens computed of the prompts of the other running ones."""
+    prices: StepPrices | None = None
+    """What steps cost; None before a prompt was computed."""
     num_broken_invariants: int = 0
     """Faults that the checks of idle time found."""
     model_s: float = 0.0

@@ -181,3 +181,17 @@ def test_idle_engine_uses_no_cpu() -> None:
     client._thread.join(timeout=0.3)
     assert time.process_time() - started < 0.1
     client.close()
+
+
+def test_the_first_token_is_predicted_from_what_steps_cost() -> None:
+    engine, _ = fake_engine(
+        num_blocks=999, max_model_len=4096, seconds=lambda batch: 0.001 * len(batch.token_ids)
+    )
+    inbox = Inbox()
+    client = ThreadedClient(engine, on_outputs=inbox)
+    assert client.predict_first_token_s(100) is None
+    for name in ("a", "b", "c"):
+        client.add(request(name, [ord(name) % 50] * 64, max_tokens=1, eos=[]))
+    inbox.wait_for(3)
+    assert client.predict_first_token_s(200) == pytest.approx(0.2, rel=0.05)
+    client.close()

@@ -227,6 +227,10 @@ class AsyncLLM:
         """Forget what is stored of earlier prompts, before any request that is sent later."""
         self._client.reset_prefix_cache()
 
+    def predict_first_token_s(self, num_tokens: int) -> float | None:
+        """Seconds to the first token of a prompt of this length, if it were sent now; None if nothing is known yet."""
+        return self._client.predict_first_token_s(num_tokens)
+
     # ---- end ----
 
     def end_all(self, error: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -36,6 +37,12 @@ class _Chunk(msgspec.Struct):
 
 
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
+
+
+def _predicted_s(headers: Mapping[str, str]) -> float | None:
+    """The time to the first token that an Octavo server predicted."""
+    value = headers.get("x-octavo-predicted-ttft-ms", "")
+    return int(value) / 1000 if value.isascii() and value.isdigit() else None
 
 
 class Exchange:
@@ -108,6 +115,8 @@ class Exchange:
     def _take_text(self, now_s: float) -> None:
         record = self.record
         record.num_events += 1
+        if record.num_events == 1:
+            record.predicted_ttft_s = _predicted_s(self._response.headers)
         if record.first_s is None:
             record.first_s = now_s
         if record.last_s is not None:

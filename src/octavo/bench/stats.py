@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 PERCENTILES: Final = (50, 90, 99)
+MAX_MISPREDICTION: Final = 0.3
+"""Of the time to the first token, what a prediction may be off."""
 MAX_ERRORS: Final = 10
 """Different errors that a report tells, the most frequent ones."""
 
@@ -30,6 +32,7 @@ class RequestRecord:
     completion_tokens: int = 0
     cached_tokens: int = 0
     has_usage: bool = False
+    predicted_ttft_s: float | None = None
     error: str | None = None
 
     @property
@@ -118,9 +121,23 @@ def summarise(
         "itl_ms": summary_ms(gap for record in whole for gap in record.gaps_s),
         "e2e_ms": summary_ms(record.e2e_s for record in whole),
     }
+    if (share := _predicted_share(whole)) is not None:
+        report["predicted_ttft_share"] = share
     if slo is not None:
         report["goodput"] = _goodput(records, num_requests, per_s, slo)
     return report
+
+
+def _predicted_share(records: Sequence[RequestRecord]) -> float | None:
+    """Of the first tokens that the server predicted, the share that came within 30 % of it; None if it predicted none."""
+    pairs = [
+        (record.ttft_s, record.predicted_ttft_s)
+        for record in records
+        if record.ttft_s is not None and record.predicted_ttft_s is not None
+    ]
+    if not pairs:
+        return None
+    return sum(abs(seen - said) <= MAX_MISPREDICTION * seen for seen, said in pairs) / len(pairs)
 
 
 def _errors(records: Sequence[RequestRecord]) -> Counter[str]:

@@ -116,6 +116,10 @@ class SteppingClient:
         """End requests now."""
         self._engine.abort(request_ids)
 
+    def predict_first_token_s(self, num_tokens: int) -> float | None:
+        """Nobody waits in this thread: nothing is predicted."""
+        return None
+
     def reset_prefix_cache(self) -> None:
         """Forget what is stored of earlier prompts."""
         self._engine.reset_prefix_cache()

@@ -152,6 +152,8 @@ def serve_table(report: Mapping[str, Any]) -> Iterator[str]:
     for run in report["runs"]:
         if run["is_cut"]:
             yield f"{run['level']}: cut short at the timeout, {run['num_unfinished']} requests unfinished"
+        if (share := run.get("predicted_ttft_share")) is not None:
+            yield f"{run['level']}: the server predicted {share:.0%} of the times to the first token within 30 %"
         for error, count in run["errors"].items():
             yield f"{run['level']}: {count} x {error}"
     if report.get("limits"):

@@ -21,6 +21,7 @@ from octavo.messages import (
     ResetPrefixCache,
     StepOutputs,
 )
+from octavo.observability.first_token import predict_first_token_s
 from octavo.outputs import FinishReason
 
 _logger = logging.getLogger(__name__)
@@ -62,6 +63,10 @@ class EngineClient(Protocol):
         """Counters and gauges as of the last step."""
         ...
 
+    def predict_first_token_s(self, num_tokens: int) -> float | None:
+        """Seconds to the first token of a prompt of this length, if it were sent now; None if nothing is known."""
+        ...
+
     def close(self) -> None:
         """End all requests and free the model. Idempotent."""
         ...
@@ -97,6 +102,10 @@ class InProcessClient:
     def stats(self) -> EngineStats:
         """Counters and gauges."""
         return self._engine.stats()
+
+    def predict_first_token_s(self, num_tokens: int) -> float | None:
+        """Nobody waits in this thread: nothing is predicted."""
+        return None
 
     def fill_kv(self, value: float) -> None:
         """Overwrite all KV memory. For tests."""
@@ -174,6 +183,16 @@ class ThreadedClient:
     def stats(self) -> EngineStats:
         """Counters and gauges as of the last step."""
         return self._stats
+
+    def predict_first_token_s(self, num_tokens: int) -> float | None:
+        """Seconds to the first token of a prompt of this length of which nothing is cached, if it were sent now."""
+        with self._wake:
+            stats, num_waiting = self._stats, self._waiting_room.num_tokens
+        if stats.prices is None:
+            return None
+        num_ahead = max(0, num_waiting - stats.num_prefilled_tokens)
+        is_decoding = stats.num_decoding > 0
+        return predict_first_token_s(stats.prices, num_tokens, num_ahead, is_decoding=is_decoding)
 
     def close(self) -> None:
         """End all requests, free the model, wait for the thread. Not to be called from the callback."""

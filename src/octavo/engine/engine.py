@@ -25,6 +25,7 @@ from octavo.messages import (
     StepOutputs,
     TokenScore,
 )
+from octavo.observability.first_token import StepPrices
 from octavo.observability.op_costs import OpCost
 from octavo.ops.protocol import Int32s, SampleResult
 from octavo.outputs import FinishReason
@@ -142,8 +143,12 @@ class Engine:
     def stats(self) -> EngineStats:
         """Counters and gauges as they are now."""
         stats = self._stats
+        running = self._scheduler.running
+        behind = [r for r in running if r.num_output_tokens == 0]
+        prices = self._step_model.prices()
+        limits = (self._max_step_s, self._limits.max_num_batched_tokens)
         return EngineStats(
-            num_running=len(self._scheduler.running),
+            num_running=len(running),
             num_waiting=len(self._scheduler.waiting),
             num_blocks=self._cache.num_blocks,
             num_free_blocks=self._cache.num_free,
@@ -156,6 +161,9 @@ class Engine:
             num_prefix_misses={
                 reason.value: count for reason, count in self._scheduler.num_misses.items()
             },
+            num_decoding=len(running) - len(behind),
+            num_prefilled_tokens=sum(r.num_computed_tokens for r in behind),
+            prices=None if prices is None else StepPrices(*prices, *limits),
             num_broken_invariants=stats.num_broken_invariants,
             model_s=self._runner.busy_s,
         )

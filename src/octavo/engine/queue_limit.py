@@ -24,6 +24,11 @@ class WaitingRoom:
         self._num_tokens = 0
         self._mean_wait_s = 1.0
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompts that wait."""
+        return self._num_tokens
+
     def admit(self, message: AddRequest, now_s: float) -> None:
         """Let a request in. One of any length may wait alone. Raises: QueueFull."""
         num_tokens = len(message.prompt_token_ids)

@@ -51,6 +51,10 @@ class StepModel:
         base, per_token, per_context = self._fitted()
         return base + num_prefill_tokens * (per_token + per_context * context)
 
+    def prices(self) -> tuple[float, float, float] | None:
+        """Base, price per token and price per token and position, in seconds. None before any prefill was seen."""
+        return self._fitted() if self._prefill else None
+
     def max_decode_steps(self, max_call_s: float) -> int:
         """Steps without prefill that fit into `max_call_s`: at least 1, and 1 until one was seen."""
         if not self._decode_s:

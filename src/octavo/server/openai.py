@@ -79,6 +79,10 @@ async def _respond(
     *,
     is_stream: bool,
 ) -> Response:
+    num_tokens = sum(len(one.request.prompt_token_ids) for one in prepared)
+    predicted_s = server.llm.predict_first_token_s(num_tokens)
+    if predicted_s is not None:
+        answer.headers["x-octavo-predicted-ttft-ms"] = f"{1000 * predicted_s:.0f}"
     if is_stream:
         return EventStream(chunks(server, prepared, answer.encode, answer.end), answer.headers)
     results = await unless_disconnected(request.receive, collect(server, prepared))

@@ -143,6 +143,9 @@ class FakeClient:
     def reset_prefix_cache(self) -> None:
         pass
 
+    def predict_first_token_s(self, num_tokens: int) -> float | None:
+        return None
+
     def outputs(self) -> StepOutputs:
         self._num_steps += 1
         outputs, self._outbox = self._outbox, []
@@ -219,6 +222,9 @@ class LoopClient:
 
     def reset_prefix_cache(self) -> None:
         pass
+
+    def predict_first_token_s(self, num_tokens: int) -> float | None:
+        return None
 
     def outputs(self) -> StepOutputs:
         raise RuntimeError("outputs go to the callback")
