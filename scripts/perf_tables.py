@@ -2,7 +2,7 @@
 
     python scripts/perf_tables.py REPORT.json ... > docs/perf/2026-12-01.md
 
-A report is what `octavo bench engine --json` prints, or what `make prove-B` keeps where PROVE_JSON says.
+A report is what `octavo bench engine|ops|claims --json` prints, or what `make prove-B` keeps where PROVE_JSON says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def page(reports: Sequence[Report]) -> Iterator[str]:
     yield f"# Measured on {reports[0]['date'][:10]}"
     for report in reports:
         yield ""
-        yield from prove_part(report) if report["benchmark"] == "prove" else engine_part(report)
+        yield from _PARTS[report["benchmark"]](report)
 
 
 def engine_part(report: Report) -> Iterator[str]:
@@ -73,6 +73,58 @@ def prove_part(report: Report) -> Iterator[str]:
             for name, values in row["values"].items():
                 spread = (statistics.median(values), min(values), max(values))
                 yield _row(row["what"], name, *map(number, spread), str(len(values)))
+
+
+def ops_part(report: Report) -> Iterator[str]:
+    """What the steps of one model spend their time on."""
+    yield f"## Where a step's time goes: {report['model']}, {report['threads']} threads"
+    yield from _facts(report)
+    for index, phase in enumerate(report["phases"]):
+        if index:
+            yield ""
+        yield f"{phase['phase']}: {phase['num_steps']} steps of {number(phase['step_ms'])} ms."
+        yield ""
+        yield from _table_head(
+            "operation", "ms", "share", "GMAC/s", "of peak", "GB/s", "of bandwidth"
+        )
+        for row in phase["rows"]:
+            yield _row(
+                row["name"],
+                f"{row['ms']:.3f}",
+                f"{row['share']:.1%}",
+                _giga(row.get("macs_per_s")),
+                _percent(row.get("peak_share")),
+                _giga(row.get("bytes_per_s")),
+                _percent(row.get("bandwidth_share")),
+            )
+    if report["limits"]:
+        yield ""
+        yield _ceilings(report["limits"]["ceilings"])
+
+
+def claims_part(report: Report) -> Iterator[str]:
+    """What is claimed of such engines, and what was measured."""
+    yield f"## Claims: {report['model']}, {report['threads']} threads"
+    yield from _facts(report)
+    yield from _table_head("claim", "claimed", "ours")
+    for row in report["claims"]:
+        yield _row(row["claim"], row["claimed"], row["ours"])
+
+
+_PARTS: Mapping[str, Callable[[Report], Iterator[str]]] = {
+    "engine": engine_part,
+    "ops": ops_part,
+    "claims": claims_part,
+    "prove": prove_part,
+}
+
+
+def _giga(value: float | None) -> str:
+    return "-" if value is None else f"{value / 1e9:.1f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
 
 
 def number(value: float) -> str:
