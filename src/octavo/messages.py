@@ -44,8 +44,57 @@ class TokenScore(msgspec.Struct, array_like=True, gc=False):
     top_logprobs: list[float] = []
 
 
+class EngineTimeline(msgspec.Struct, array_like=True, gc=False):
+    """Where the time of one choice went in the engine, from `added_s` to `until_s` of the machine's monotonic clock.
+
+    `queue_s`, `preempted_s`, `passed_over_s`, `prefill_s`, `decode_s` and `between_s` are a partition of that time.
+    Unless `is_final` the choice was decoding at `until_s`.
+    """
+
+    added_s: float = 0.0
+    until_s: float = 0.0
+    is_final: bool = False
+    queue_s: float = 0.0
+    preempted_s: float = 0.0
+    """Waiting after a preemption, and computing again what had been computed."""
+    passed_over_s: float = 0.0
+    """Running, with a prompt not done, while steps computed others."""
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    between_s: float = 0.0
+    """Between steps: outputs are handed on and, in a process without an engine thread, also read."""
+    num_ahead: int = 0
+    """Requests that were there when it came."""
+    ahead_ids: list[str] = []
+    """The first few of these, of the same tenant."""
+    held_by_slots_s: float = 0.0
+    """While it was queued, the first of the queue waited for this."""
+    held_by_blocks_s: float = 0.0
+    held_by_tokens_s: float = 0.0
+    max_num_seqs: int = 0
+    num_blocks: int = 0
+    num_computed_tokens: int = 0
+    """Tokens of prefill, those computed again among them."""
+    num_recomputed_tokens: int = 0
+    num_chunks: int = 0
+    num_decode_steps: int = 0
+    num_decode_rows: int = 0
+    """Requests computed in these steps, summed over them."""
+    decode_model_s: float = 0.0
+    beside_prefill_s: float = 0.0
+    """Of `decode_model_s`, in steps that also computed prompts of others."""
+    miss_at: int = 0
+    """Tokens of the prompt that were cached, if not all were."""
+    miss_reason: str | None = None
+    miss_others: list[int] = []
+    """What others of the same tenant and salt have at that place."""
+
+
 class ChoiceOutput(msgspec.Struct, array_like=True, gc=False):
-    """What one step added to one choice of one request. `finish_reason` is FinishReason's value."""
+    """What one step added to one choice of one request. `finish_reason` is FinishReason's value.
+
+    `timeline` comes with the first token and with the end.
+    """
 
     request_id: str
     index: int
@@ -57,6 +106,7 @@ class ChoiceOutput(msgspec.Struct, array_like=True, gc=False):
     error: str | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    timeline: EngineTimeline | None = None
 
 
 class EngineStats(msgspec.Struct, array_like=True, gc=False):

@@ -138,8 +138,9 @@ def fake_engine(
     max_step_s: float = 1e9,
     seconds: Callable[[Batch], float] | None = None,
     is_caching: bool = True,
+    clock: Callable[[], float] | None = None,
 ) -> tuple[Engine, FakeExecutor]:
-    """An engine over the fake model."""
+    """An engine over the fake model. Without `clock` time passes in the model only."""
     executor = FakeExecutor(num_blocks, seconds)
     info = EngineInfo(
         model_name="fake",
@@ -155,7 +156,7 @@ def fake_engine(
     )
     limits = SchedulerLimits(max_num_seqs, max_num_batched_tokens)
     engine = Engine(
-        ModelRunner(executor, executor.clock),
+        ModelRunner(executor, clock or executor.clock),
         info,
         limits,
         max_step_s=max_step_s,
@@ -165,10 +166,11 @@ def fake_engine(
 
 
 def request(request_id: str, prompt: Sequence[int], **params: object) -> AddRequest:
-    """A request with params as keywords; `eos`, `known` and `priority` set the fields of the message."""
+    """A request with params as keywords; `eos`, `known`, `priority` and `tenant` set the fields of the message."""
     eos = params.pop("eos", [EOS])
     known = params.pop("known", [])
     priority = params.pop("priority", 0)
+    tenant = params.pop("tenant", "")
     settings = {"temperature": 0.0, "max_tokens": 20, "seed": 1, **params}
     return AddRequest(
         request_id,
@@ -177,6 +179,7 @@ def request(request_id: str, prompt: Sequence[int], **params: object) -> AddRequ
         eos_token_ids=list(eos),  # type: ignore[call-overload]
         output_token_ids=known,  # type: ignore[arg-type]
         priority=priority,  # type: ignore[arg-type]
+        tenant=tenant,  # type: ignore[arg-type]
     )
 
 

@@ -16,6 +16,7 @@ from octavo.engine.request import Request, RequestStatus
 from octavo.engine.runner import ModelRunner
 from octavo.engine.scheduler import Schedule, Scheduler, SchedulerLimits
 from octavo.engine.step_model import StepModel
+from octavo.engine.timekeeper import Timekeeper
 from octavo.errors import EngineDead, InvalidRequest
 from octavo.messages import (
     AddRequest,
@@ -74,6 +75,7 @@ class Engine:
         self._on_close = on_close
         self._step_model = StepModel()
         self._builder = StepBuilder()
+        self._times = Timekeeper(runner.now_s, info)
         self._cache, self._scheduler = self._new_scheduler()
         self._groups: dict[str, tuple[Request, ...]] = {}
         self._outbox: list[ChoiceOutput] = []
@@ -113,6 +115,7 @@ class Engine:
         )
         self._num_added += 1
         self._stats.num_prompt_tokens += len(prompt)
+        self._times.add(group, len(self._groups), self._scheduler)
         self._groups[message.request_id] = group
         for request in group:
             request.siblings = group
@@ -131,10 +134,12 @@ class Engine:
     def step(self) -> StepOutputs:
         """Run one step, if there is work, and return what became known since the last one. Never raises."""
         if self._scheduler.has_work:
+            self._times.begin()
             try:
                 self._run_step()
             except Exception as error:
                 self.fail(error)
+            self._times.end()
             if not self._scheduler.has_work and self._cache.num_held:
                 _logger.error("%d KV blocks are held by no request", self._cache.num_held)
         outputs, self._outbox = self._outbox, []
@@ -239,6 +244,7 @@ class Engine:
             request.siblings = (request,)
             output = _output_of(request)
             output.finish_reason, output.error = FinishReason.ERROR.value, self._death
+            output.timeline = self._times.finish(request)
             self._outbox.append(output)
 
     def _new_scheduler(self) -> tuple[CacheManager, Scheduler]:
@@ -252,6 +258,7 @@ class Engine:
         max_call_s = min(self._max_call_s, _STREAMED_CALL_S) if is_streamed else self._max_call_s
         max_steps = self._step_model.max_decode_steps(max_call_s)
         schedule = self._scheduler.schedule(max_steps, self._runner.now_s())
+        self._times.note_preemptions(self._scheduler)
         step = self._build(schedule)
         if step is None:
             return
@@ -265,6 +272,7 @@ class Engine:
             schedule.num_prefill_tokens, schedule.prefill_context, result.seconds
         )
         self._scheduler.advance(schedule)
+        self._times.observe(schedule, self._scheduler, result.seconds)
         self._stats.num_steps += 1
         self._take_results(step.rows, result.sampled)
 
@@ -275,6 +283,7 @@ class Engine:
         num_done = len(result.token_ids)
         self._step_model.observe(0, 0.0, result.seconds / num_done)
         self._scheduler.advance(schedule, num_done)
+        self._times.observe(schedule, self._scheduler, result.seconds, num_done)
         self._stats.num_steps += num_done
         self._take_run(step.rows, result.token_ids)
 
@@ -349,6 +358,7 @@ class Engine:
         """The one place where a live request ends: free its blocks, tell the reason, forget the group with its last."""
         self._scheduler.finish(request)
         output.finish_reason = reason.value
+        output.timeline = self._times.finish(request)
         self._outbox.append(output)
         self._stats.num_cached_tokens += request.num_cached_tokens
         if all(r.is_finished for r in request.siblings):
@@ -358,11 +368,13 @@ class Engine:
 
 
 def _output_of(request: Request) -> ChoiceOutput:
+    news, request.timeline.news = request.timeline.news, None
     return ChoiceOutput(
         request.request_id,
         request.index,
         num_cached_tokens=request.num_cached_tokens,
         num_preemptions=request.num_preemptions,
+        timeline=news,
     )
 
 

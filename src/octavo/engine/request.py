@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from octavo.cache.manager import BlockTable, PrefixMiss
+from octavo.engine.timeline import Timeline
 from octavo.messages import AddRequest
 from octavo.ops.protocol import Int32s
 from octavo.outputs import FinishReason
@@ -66,6 +67,7 @@ class Request:
         "stop_reason",
         "table",
         "tenant",
+        "timeline",
         "waiting_since_s",
     )
 
@@ -94,6 +96,7 @@ class Request:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | None = None
         self.table: BlockTable | None = None
+        self.timeline = Timeline()
         self.siblings: tuple[Request, ...] = (self,)
         self.sampling = ChoiceSampling(message.params, index, prompt, sorted(self.end_token_ids))
         # Choice 0 reports the prompt's scores; a replayed request has reported them before its first token.

@@ -18,6 +18,7 @@ from octavo.cache.radix_tree import MissReason
 from octavo.engine.fairness import TenantCounters, WaitingOrder
 from octavo.engine.prefill import ComingBlocks, PrefillBudget, PrefillLimit
 from octavo.engine.request import Request, RequestStatus
+from octavo.engine.timeline import HeldBy
 from octavo.kv_layout import BLOCK_SIZE
 
 _TOKENS_A_STEP: Final = 2
@@ -382,6 +383,15 @@ class Scheduler:
             weighted = sum(n * (request.num_computed_tokens + n / 2) for request, n in prefill)
             schedule.prefill_context = weighted / schedule.num_prefill_tokens
         return schedule
+
+    def held_by(self, schedule: Schedule) -> HeldBy | None:
+        """What kept the first in the queue from starting with this step; None if nobody waits."""
+        if not self.waiting:
+            return None
+        if len(self.running) >= self._limits.max_num_seqs:
+            return HeldBy.SLOTS
+        has_blocks = blocks_for(self.waiting[0].num_wanted_tokens) <= self._cache.num_free
+        return HeldBy.TOKENS if has_blocks and schedule.num_prefill_tokens else HeldBy.BLOCKS
 
     def check_invariants(self) -> None:
         """Check queues, states and blocks against each other. Raises: AssertionError."""
