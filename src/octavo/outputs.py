@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from octavo.observability.explain import Explanation
+
 
 class FinishReason(Enum):
     """Why a completion ended."""
@@ -68,6 +70,8 @@ class RequestOutput:
     num_cached_tokens: int = 0
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    explanation: Explanation | None = None
+    """Where the time went, once finished, if `SamplingParams.explain` asks for it."""
 
     @property
     def finished(self) -> bool:

@@ -67,6 +67,7 @@ class SamplingParams:
         metadata=_help("alternatives reported per token; 0 reports the chosen one only"),
     )
     prompt_logprobs: int | None = field(default=None, metadata=_help("the same for prompt tokens"))
+    explain: bool = field(default=False, metadata=_help("tell where the request's time went"))
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__

@@ -253,3 +253,12 @@ def test_an_error_later_is_the_last_event() -> None:
         b"\n\n".join(response.content.split(b"\n\n")[:-2]) + b"\n\ndata: [DONE]\n\n"
     )
     assert "".join(c["choices"][0]["delta"].get("content", "") for c in whole) == "ab"
+
+
+def test_an_explanation_comes_with_the_answer_if_the_body_asks() -> None:
+    app = fake_app(always("a"))
+    body = {"messages": HI, "explain": True}
+    answer = post(app, URL, body).json()
+    assert [one["id"] for one in answer["octavo_explain"]] == [answer["id"]]
+    *_, last = events(post(app, URL, {**body, "stream": True}))
+    assert [one["id"] for one in last["octavo_explain"]] == [last["id"]]

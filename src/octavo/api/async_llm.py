@@ -29,6 +29,7 @@ from octavo.api.submission import Inbox, Submission
 from octavo.config import NO_LIMITS, EngineConfig, QueueLimits
 from octavo.engine.client import EngineClient, ThreadedClient
 from octavo.messages import EngineInfo, EngineStats, StepOutputs
+from octavo.observability.explain import Explanation
 from octavo.outputs import FinishReason, RequestOutput
 from octavo.params import SamplingParams
 from octavo.tokenization.tokenizer import Tokenizer
@@ -222,6 +223,11 @@ class AsyncLLM:
     def stats(self) -> EngineStats:
         """Counters and gauges of the engine now. Raises: EngineDead."""
         return self._client.stats()
+
+    def explain(self, request_id: str, *, tenant: str = "") -> Explanation | None:
+        """Where a request's time went. None unless it is among the last 1,000 that ended, and this tenant's."""
+        trace = self._router.trace(request_id)
+        return None if trace is None or trace.tenant != tenant else trace.explanation()
 
     def reset_prefix_cache(self) -> None:
         """Forget what is stored of earlier prompts, before any request that is sent later."""

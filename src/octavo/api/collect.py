@@ -46,17 +46,19 @@ class OutputCollector:
         """The state now; later events do not change it."""
         state = self.state
         metrics = state.metrics
+        is_finished = all(c.is_finished for c in self._completions)
         return RequestOutput(
             request_id=state.request_id,
             prompt=state.prompt,
             prompt_token_ids=state.prompt_token_ids,
             outputs=[_copy(completion) for completion in self._completions],
-            is_finished=all(c.is_finished for c in self._completions),
+            is_finished=is_finished,
             num_cached_tokens=state.num_cached_tokens,
             prompt_logprobs=state.prompt_logprobs,
             metrics=RequestMetrics(
                 metrics.first_token_s, metrics.finished_s, metrics.num_preemptions
             ),
+            explanation=state.trace.explanation() if is_finished and state.params.explain else None,
         )
 
 

@@ -235,7 +235,10 @@ class LLM:
         for _ in self._drive([prepared], calls):
             if calls[0].num_events != num_seen:
                 num_seen = calls[0].num_events
+                trace = calls[0].state.trace
+                yielded_s = trace.age_s
                 yield calls[0].collector.snapshot()
+                trace.paused_s += trace.age_s - yielded_s
 
     def _drive(self, prepared: Sequence[Prepared], calls: list[_Call]) -> Iterator[None]:
         """Step the engine until these requests have ended; `calls` gets one entry each. Yields after each step.

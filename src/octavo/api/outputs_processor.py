@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from octavo.api.logprobs import LogprobReader, token_text
 from octavo.api.stop_strings import StopMatcher
+from octavo.api.trace import RequestTrace
 from octavo.messages import AddRequest, ChoiceOutput
 from octavo.outputs import (
     Finished,
@@ -34,7 +35,7 @@ class RequestState:
         tokenizer: Tokenizer,
         *,
         prompt: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.request_id = request.request_id
         self.prompt = prompt
@@ -44,7 +45,7 @@ class RequestState:
         self.metrics = RequestMetrics()
         self._tokenizer = tokenizer
         self._clock = clock
-        self._arrived = clock()
+        self.trace = RequestTrace(request, tokenizer, clock)
         # A prompt shows every token it has; an answer leaves control tokens out.
         self._prompt_reader = LogprobReader(tokenizer, skip_special_tokens=False)
         reader = LogprobReader(tokenizer, skip_special_tokens=self.params.skip_special_tokens)
@@ -90,6 +91,13 @@ class RequestState:
 
     def process(self, output: ChoiceOutput) -> list[Event]:
         """Take one message of the engine; return the events it causes."""
+        started_s = self._clock()
+        events = self._process(output)
+        self.trace.detokenise_s += self._clock() - started_s
+        return events
+
+    def _process(self, output: ChoiceOutput) -> list[Event]:
+        self.trace.take(output)
         if output.num_cached_tokens > self.num_cached_tokens:
             self.num_cached_tokens = output.num_cached_tokens
         metrics = self.metrics
@@ -102,11 +110,11 @@ class RequestState:
             ]
         events = self._choices[output.index].process(output)
         if events and metrics.first_token_s is None:
-            metrics.first_token_s = self._clock() - self._arrived
+            metrics.first_token_s = self.trace.age_s
         if events and isinstance(events[-1], Finished):
-            self._num_open -= 1
+            self._close(events[-1].reason)
             if self.is_finished:
-                metrics.finished_s = self._clock() - self._arrived
+                metrics.finished_s = self.trace.age_s
         return events
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> list[Event]:
@@ -115,8 +123,14 @@ class RequestState:
         for choice in self._choices:
             if not choice.is_finished:
                 events += choice.end(reason, error)
-                self._num_open -= 1
+                self._close(reason)
         return events
+
+    def _close(self, reason: FinishReason) -> None:
+        """Note that one choice has ended."""
+        self._num_open -= 1
+        if self.is_finished:
+            self.trace.finish(reason.value, self.usage)
 
 
 class _Choice:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from octavo.api.outputs_processor import Event, RequestState
 from octavo.api.processor import Prepared
+from octavo.api.trace import RequestTrace, TraceLog
 from octavo.engine.client import EngineClient
 from octavo.errors import EngineDead
-from octavo.messages import StepOutputs
+from octavo.messages import ChoiceOutput, StepOutputs
 from octavo.outputs import Finished, FinishReason
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -35,11 +36,16 @@ class Router:
         self._client = client
         self._tokenizer = tokenizer
         self._in_flight: dict[str, _InFlight] = {}
+        self._traces = TraceLog()
 
     @property
     def num_in_flight(self) -> int:
         """Requests that have not ended."""
         return len(self._in_flight)
+
+    def trace(self, request_id: str) -> RequestTrace | None:
+        """The times of a request, if it is among those that ended last."""
+        return self._traces.find(request_id)
 
     def add(self, prepared: Prepared, sink: Sink) -> RequestState:
         """Hand a request to the engine. Raises: InvalidRequest for an id in use, EngineDead."""
@@ -59,10 +65,13 @@ class Router:
         for output in outputs.outputs:
             entry = self._in_flight.get(output.request_id)
             if entry is None:
-                continue  # forgotten, or ended by a stop string; the engine's own end comes late
+                # Forgotten, or ended by a stop string; the engine's own end comes late.
+                self._complete(output)
+                continue
             events = entry.state.process(output)
             if entry.state.is_finished:
                 del self._in_flight[output.request_id]
+                self._traces.add(entry.state.trace)
                 if not entry.state.is_engine_done:
                     ended.append(output.request_id)
             if events:
@@ -78,6 +87,7 @@ class Router:
         for request_id in known:
             entry = self._in_flight.pop(request_id)
             entry.sink(entry.state.end_all(reason, error))
+            self._traces.add(entry.state.trace)
         self._abort(known)
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> None:
@@ -86,12 +96,22 @@ class Router:
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drop requests nobody waits for any more."""
-        known = [request_id for request_id in request_ids if self._in_flight.pop(request_id, None)]
+        known = [request_id for request_id in request_ids if request_id in self._in_flight]
+        for request_id in known:
+            state = self._in_flight.pop(request_id).state
+            state.trace.finish(FinishReason.ABORT.value, state.usage)
+            self._traces.add(state.trace)
         self._abort(known)
 
     def forget_all(self) -> None:
         """Drop every request in flight."""
         self.forget(list(self._in_flight))
+
+    def _complete(self, output: ChoiceOutput) -> None:
+        """Take what the engine tells of a request that ended here first."""
+        trace = self._traces.find(output.request_id)
+        if trace is not None:
+            trace.take(output)
 
     def _abort(self, request_ids: list[str]) -> None:
         if not request_ids:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -16,15 +17,25 @@ from octavo.messages import StepOutputs
 class Submission:
     """Requests in flight that are answered together. Entering starts them, leaving stops what has not ended.
 
-    Iterating yields lists of (position of the request, event): all that has come since the last one.
+    Iterating yields lists of (position of the request, event): all that has come since the last one. How long events
+    wait for the reader is noted in the requests' traces.
     """
 
-    def __init__(self, router: Router, inbox: Inbox, prepared: Sequence[Prepared]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        inbox: Inbox,
+        prepared: Sequence[Prepared],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.states: list[RequestState] = []
         self._router = router
         self._inbox = inbox
         self._prepared = prepared
+        self._clock = clock
         self._queue: asyncio.Queue[tuple[int, list[Event]]] = asyncio.Queue()
+        self._filled_s = 0.0  # when the first event came that is in the queue
 
     async def __aenter__(self) -> Self:
         self._inbox.attach(asyncio.get_running_loop())
@@ -47,15 +58,30 @@ class Submission:
     async def __aiter__(self) -> AsyncIterator[list[tuple[int, Event]]]:
         while not (self._queue.empty() and all(state.is_finished for state in self.states)):
             batch = [await self._queue.get()]
+            waited_s = self._clock() - self._filled_s
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
+            states = [self.states[position] for position in {position for position, _ in batch}]
+            for state in states:
+                state.trace.event_wait_s += waited_s
+            # The queue is empty: of those that are finished now, the last event is in this batch.
+            last = [state for state in states if state.is_finished]
             yield [(position, event) for position, events in batch for event in events]
+            for state in last:
+                state.trace.deliver()
 
     def _sink(self, position: int) -> Callable[[list[Event]], None]:
-        return lambda events: self._queue.put_nowait((position, events))
+        def put(events: list[Event]) -> None:
+            if self._queue.empty():
+                self._filled_s = self._clock()
+            self._queue.put_nowait((position, events))
+
+        return put
 
     def _stop(self) -> None:
         self._router.forget(prepared.request.request_id for prepared in self._prepared)
+        for state in self.states:
+            state.trace.deliver()
 
 
 class Inbox:

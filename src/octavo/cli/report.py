@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from octavo.outputs import RequestOutput, TokenLogprobs
+
+_SHOWN_S: Final = 0.00005
+"""A part below this shows as nothing."""
 
 
 def stats_line(output: RequestOutput, elapsed_s: float) -> str:
@@ -18,6 +22,19 @@ def stats_line(output: RequestOutput, elapsed_s: float) -> str:
         f"[{len(output.prompt_token_ids)} prompt tokens, {output.num_cached_tokens} cached; "
         f"first token {first}; {num_tokens} tokens{rate}]"
     )
+
+
+def explanation_lines(output: RequestOutput) -> Iterator[str]:
+    """What the time went to, and what would help; nothing unless it was asked for."""
+    explanation = output.explanation
+    if explanation is not None:
+        parts = ", ".join(
+            f"{name} {1000 * seconds:.1f} ms"
+            for name, seconds in explanation.parts.items()
+            if seconds >= _SHOWN_S
+        )
+        yield f"[{explanation.cause} {explanation.remedy}]"
+        yield f"[{parts}]"
 
 
 def logprob_lines(output: RequestOutput) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, fail
-from octavo.cli.report import logprob_lines, stats_line
+from octavo.cli.report import explanation_lines, logprob_lines, stats_line
 from octavo.outputs import FinishReason, RequestOutput
 from octavo.params import SamplingParams
 
@@ -98,6 +98,8 @@ class Session:
                 f"[the context of {length} tokens is full: the answer ends here]", file=sys.stderr
             )
         for line in logprob_lines(final):
+            print(line, file=sys.stderr)
+        for line in explanation_lines(final):
             print(line, file=sys.stderr)
         if self.shows_stats:
             print(stats_line(final, elapsed_s), file=sys.stderr)

@@ -25,6 +25,7 @@ from octavo.server.state import ServerState
 _GET: Final[tuple[tuple[str, Callable[..., Awaitable[Response]]], ...]] = (
     ("/v1/models", routes.list_models),
     ("/v1/models/{model_id:path}", routes.get_model),
+    ("/v1/requests/{request_id}/explain", routes.explain),
     ("/health", routes.health),
     ("/ready", routes.ready),
     ("/metrics", routes.metrics),

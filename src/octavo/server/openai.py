@@ -117,7 +117,9 @@ class _Answer:
 
     def end(self, states: Sequence[RequestState]) -> bytes:
         """What follows the last choice of a stream."""
-        return (self._encoder.usage(usage_of(states)) if self._has_usage else b"") + DONE
+        last = {"usage": usage_of(states)} if self._has_usage else {}
+        last |= _explained(states)
+        return (self._encoder.last(last) if last else b"") + DONE
 
     def _finish_chunk(self, index: int, content: bytes, end: Finished) -> bytes:
         finish = b'"%b","stop_reason":%b' % (end.reason.value.encode(), _encode(end.stop_reason))
@@ -146,6 +148,7 @@ class _ChatAnswer(_Answer):
         answer = self._head | {
             "choices": [self._choice(completion) for completion in output.outputs],
             "usage": usage_of([state]),
+            **_explained([state]),
         }
         if output.prompt_logprobs is not None:
             answer["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
@@ -207,7 +210,12 @@ class _CompletionAnswer(_Answer):
             for i, (state, output) in enumerate(results)
             for j, completion in enumerate(best_of(output.outputs, n))
         ]
-        return self._head | {"choices": choices, "usage": usage_of(state for state, _ in results)}
+        states = [state for state, _ in results]
+        return self._head | {
+            "choices": choices,
+            "usage": usage_of(states),
+            **_explained(states),
+        }
 
     def encode(self, states: Sequence[RequestState], batch: Batch) -> Iterator[bytes]:
         """The chunks of a stream that these events make."""
@@ -259,6 +267,13 @@ class _CompletionAnswer(_Answer):
         logprobs = None if builder is None else builder.prompt(state)
         content = b'"text":%b' % _encode(state.prompt_text)
         return self._encoder.choice(index, content, logprobs=_encode(logprobs))
+
+
+def _explained(states: Sequence[RequestState]) -> dict[str, Any]:
+    """Where the time of each request went, as a field of an answer; nothing unless the body asks for it."""
+    if not any(state.params.explain for state in states):
+        return {}
+    return {"octavo_explain": [state.trace.explanation().as_json() for state in states]}
 
 
 def _headers(warnings: Iterable[str]) -> dict[str, str]:

@@ -60,6 +60,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: int = 0
     cache_salt: str | None = None
+    explain: bool = False
 
     user: Any = None
     metadata: Any = None
@@ -120,6 +121,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             skip_special_tokens=self.skip_special_tokens,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            explain=self.explain,
         )
 
 

@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from octavo import __version__
 from octavo.api.async_llm import MAX_INLINE_CHARACTERS
 from octavo.api.processor import ChatOptions
+from octavo.api.trace import MAX_TRACES
 from octavo.errors import InvalidRequest
 from octavo.server.body import BodyReader
 from octavo.server.errors import ApiError
@@ -33,6 +34,19 @@ async def get_model(request: Request, model_id: str) -> Response:
     server = _server(request)
     server.check_model(model_id)
     return _json(server.model_card())
+
+
+async def explain(request: Request, request_id: str) -> Response:
+    """GET /v1/requests/{id}/explain: where the time of a request went that ended not long ago."""
+    explanation = _server(request).llm.explain(request_id)
+    if explanation is None:
+        raise ApiError(
+            HTTPStatus.NOT_FOUND,
+            f"there is no record of this request: it runs still, or {MAX_TRACES} others ended after it",
+            param="request_id",
+            code="request_not_found",
+        )
+    return _json(explanation.as_json())
 
 
 async def reset_prefix_cache(request: Request) -> Response:

@@ -110,6 +110,6 @@ class ChunkEncoder:
             )
         )
 
-    def usage(self, usage: Mapping[str, Any]) -> bytes:
-        """The chunk that ends a stream with its token counts."""
-        return event(self._head | {"choices": [], "usage": usage})
+    def last(self, fields: Mapping[str, Any]) -> bytes:
+        """The chunk that ends a stream, without choices: its token counts and what else was asked for."""
+        return event(self._head | {"choices": [], **fields})

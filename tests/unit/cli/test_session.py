@@ -177,3 +177,13 @@ def test_a_terminal_is_not_given_control_characters(session_with, capsys, monkey
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     session_with(FakeClient(script)).answer("Hi")
     assert capsys.readouterr().out == "a\\x1b]0;b\\x07\n\tc\n"
+
+
+def test_explain_prints_what_the_time_went_to(
+    session_with: Callable[..., Session], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampling = SamplingParams(max_tokens=30, explain=True)
+    assert session_with(FakeClient(always("Hi")), sampling=sampling).answer("x") == 0
+    out, err = capsys.readouterr()
+    assert out == "Hi\n"
+    assert err.startswith("[The engine told nothing of this request")
