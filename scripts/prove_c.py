@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("PYTHONPATH", str(ROOT))
 
-from scripts.proving import prefixes, rows, scheduling  # noqa: E402
+from scripts.proving import explained, prefixes, rows, scheduling  # noqa: E402
 
 from octavo.api.models import resolve_model  # noqa: E402
 
@@ -28,6 +28,7 @@ SECTIONS: tuple[rows.Section, ...] = (
     scheduling.fairness,
     scheduling.waste,
     scheduling.churn,
+    explained.explain_rows,
 )
 
 

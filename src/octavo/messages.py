@@ -30,10 +30,6 @@ class AddRequest(msgspec.Struct, array_like=True, gc=False):
     is_streamed: bool = False
 
 
-class ResetPrefixCache(msgspec.Struct, array_like=True, gc=False):
-    """Forget what is stored of earlier prompts. Requests under way go on."""
-
-
 class TokenScore(msgspec.Struct, array_like=True, gc=False):
     """Raw-distribution log-probabilities at one position: the token itself, then the best alternatives."""
 

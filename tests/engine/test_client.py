@@ -153,6 +153,19 @@ def test_without_callback_outputs_wait_to_be_fetched() -> None:
     client.close()
 
 
+def test_a_reset_is_done_on_return_whatever_the_engine_does() -> None:
+    client = ThreadedClient(fake_engine()[0], on_outputs=(inbox := Inbox()))
+    for name in ("a", "b"):
+        client.add(request(name, range(40), max_tokens=1, eos=[]))
+        inbox.wait_for(1)
+        client.reset_prefix_cache()
+        assert client.stats().num_cached_blocks == 0
+    client.add(request("c", range(40), max_tokens=200, eos=[]))
+    client.reset_prefix_cache()
+    client.close()
+    client.reset_prefix_cache()
+
+
 def test_idle_time_is_used_for_checks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.engine.client._IDLE_S", 0.02)
     engine, _ = fake_engine()

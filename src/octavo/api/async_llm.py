@@ -229,9 +229,9 @@ class AsyncLLM:
         trace = self._router.trace(request_id)
         return None if trace is None or trace.tenant != tenant else trace.explanation()
 
-    def reset_prefix_cache(self) -> None:
-        """Forget what is stored of earlier prompts, before any request that is sent later."""
-        self._client.reset_prefix_cache()
+    async def reset_prefix_cache(self) -> None:
+        """Forget what is stored of earlier prompts. It is done on return."""
+        await asyncio.to_thread(self._client.reset_prefix_cache)
 
     def predict_first_token_s(self, num_tokens: int) -> float | None:
         """Seconds to the first token of a prompt of this length, if it were sent now; None if nothing is known yet."""

@@ -18,7 +18,6 @@ from octavo.messages import (
     ChoiceOutput,
     EngineInfo,
     EngineStats,
-    ResetPrefixCache,
     StepOutputs,
 )
 from octavo.observability.first_token import predict_first_token_s
@@ -31,8 +30,8 @@ OnOutputs = Callable[[StepOutputs], None]
 _IDLE_S: Final = 1.0
 """After this long with nothing to do the engine is checked."""
 
-_Message = AddRequest | tuple[str, ...] | ResetPrefixCache
-"""What a front end sends: a request, ids to be aborted, an order."""
+_Message = AddRequest | tuple[str, ...] | threading.Event
+"""What a front end sends: a request, ids to be aborted, an event to be set once the prefix cache is reset."""
 
 
 class EngineClient(Protocol):
@@ -52,7 +51,7 @@ class EngineClient(Protocol):
         ...
 
     def reset_prefix_cache(self) -> None:
-        """Forget what is stored of earlier prompts, before anything that is sent later."""
+        """Forget what is stored of earlier prompts. It is done on return."""
         ...
 
     def outputs(self) -> StepOutputs:
@@ -170,9 +169,13 @@ class ThreadedClient:
             self._send(tuple(request_ids))
 
     def reset_prefix_cache(self) -> None:
-        """Forget what is stored of earlier prompts, before the next step."""
+        """Forget what is stored of earlier prompts, and wait until that is done: a step at most."""
+        done = threading.Event()
         with self._wake:
-            self._send(ResetPrefixCache())
+            if self._is_closing:
+                return
+            self._send(done)
+        done.wait()
 
     def outputs(self) -> StepOutputs:
         """Wait for the outputs of a step. Raises: RuntimeError if they go to a callback."""
@@ -247,9 +250,10 @@ class ThreadedClient:
             self._wake.acquire()
 
     def _apply(self, item: _Message) -> None:
-        if isinstance(item, ResetPrefixCache):
+        if isinstance(item, threading.Event):
             self._engine.reset_prefix_cache()
             self._stats = self._engine.stats()
+            item.set()
             return
         if isinstance(item, tuple):
             self._engine.abort(item)

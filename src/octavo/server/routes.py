@@ -51,7 +51,7 @@ async def explain(request: Request, request_id: str) -> Response:
 
 async def reset_prefix_cache(request: Request) -> Response:
     """POST /reset_prefix_cache: forget what is stored of earlier prompts, as in vLLM. A body is not read."""
-    _server(request).llm.reset_prefix_cache()
+    await _server(request).llm.reset_prefix_cache()
     return Response()
 
 
