@@ -271,8 +271,11 @@ class DiskTier:
 
     def _read_loop(self) -> None:
         while (fetch := self._fetches.get()) is not None:
+            started = self.clock()
             try:
                 self._load(fetch)
+                elapsed_ms = 1000 * (self.clock() - started)
+                _logger.debug("%d KV blocks loaded in %.1f ms", fetch.num_loaded, elapsed_ms)
             except Exception:
                 _logger.exception("loading KV blocks from %s failed", self._files.directory)
             self._finished.append(fetch)
