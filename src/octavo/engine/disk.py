@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from octavo.cache.block_files import BlockFiles
 from octavo.cache.disk_tier import DiskTier
@@ -13,7 +15,6 @@ from octavo.engine.resolve import ResolvedConfig
 from octavo.engine.runner import ModelRunner
 from octavo.errors import InvalidRequest
 from octavo.kv_layout import BLOCK_SIZE
-from octavo.models.base import ArchConfig
 from octavo.ops.numerics import NUMERICS
 from octavo.weights.identity import identify
 from octavo.weights.source import WeightSource
@@ -21,30 +22,30 @@ from octavo.weights.source import WeightSource
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class KVOrigin:
-    """What computes the blocks: a model, and its numbers as they are used, those of rope among them."""
+def origin_of(weights: WeightSource, digest: str | None) -> dict[str, str]:
+    """What tells a model from all others, and the numbers it is used with, those of rope among them.
 
-    model_key: str
-    arch: ArchConfig
-
-
-def model_key_of(weights: WeightSource, digest: str | None) -> str:
-    """What tells a model from all others: its digest in the store, or of a file elsewhere what a build goes by.
-
+    `digest` is the SHA-256 that the store vouches for. A file elsewhere goes by what a build of it goes by: size, time
+    of last change, samples of its tensors.
     Raises: ModelError if a file is gone.
     """
+    architecture = str(weights.metadata["general.architecture"])
+    header = {
+        key: value.tolist() if isinstance(value, np.ndarray) else value
+        for key, value in sorted(weights.metadata.items())
+        if key.startswith(f"{architecture}.")
+    }
     if digest is not None:
-        return f"sha256 {digest}"
+        return {"model": f"sha256 {digest}", "header": repr(header)}
     identity = identify(weights)
     stamps = " ".join(f"{stamp.num_bytes} {stamp.mtime_ns}" for stamp in identity.stamps)
-    return f"fingerprint {identity.fingerprint} {stamps}"
+    return {"model": f"fingerprint {identity.fingerprint} {stamps}", "header": repr(header)}
 
 
 def open_disk(
-    config: EngineConfig, resolved: ResolvedConfig, runner: ModelRunner, origin: KVOrigin
+    config: EngineConfig, resolved: ResolvedConfig, runner: ModelRunner, origin: Mapping[str, str]
 ) -> DiskTier | None:
-    """The disk tier that the configuration asks for; the engine closes it.
+    """The disk tier that the configuration asks for; the engine closes it. `origin`: what `origin_of` says.
 
     Raises: InvalidRequest for a directory that cannot be used, or a size that holds no block.
     """
@@ -58,8 +59,7 @@ def open_disk(
     directory = Path(cache.kv_disk).expanduser()
     layout = resolved.layout
     facts = {
-        "model": origin.model_key,
-        "architecture": repr(origin.arch),
+        **origin,
         "kernels": runner.kernel_table,
         "activations": config.compute.activation_precision.value,
         "kv_dtype": layout.dtype.name,

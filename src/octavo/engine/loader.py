@@ -9,7 +9,7 @@ from typing import assert_never
 
 from octavo.config import BackendName, ComputeConfig, EngineConfig
 from octavo.engine.builds import BuildPlace, find_build, packed_part, warn_unusable
-from octavo.engine.disk import KVOrigin, model_key_of, open_disk
+from octavo.engine.disk import open_disk, origin_of
 from octavo.engine.engine import Engine
 from octavo.engine.machine import MachineLimits, read_machine_limits
 from octavo.engine.memory_plan import (
@@ -68,7 +68,7 @@ def load_engine(
         origin = _give_build(backend, found, is_mapped)
         model = load_model(weights, backend.ops).model
         num_parameters, file_bytes = weights.num_parameters, weights.file_bytes
-        model_key = "" if config.cache.kv_disk is None else model_key_of(weights, digest)
+        kv_origin = {} if config.cache.kv_disk is None else origin_of(weights, digest)
         weights.close()
         executor = backend.compile(
             model, resolved.layout, resolved.num_blocks, resolved.max_num_batched_tokens
@@ -88,7 +88,7 @@ def load_engine(
             work=executor.work,
         )
         held.callback(executor.close)
-        disk = open_disk(config, resolved, runner, KVOrigin(model_key, arch))
+        disk = open_disk(config, resolved, runner, kv_origin)
         engine = Engine(
             runner,
             info,
