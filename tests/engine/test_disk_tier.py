@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from pathlib import Path
 
@@ -260,6 +261,32 @@ def test_the_quota_holds_and_the_longest_unused_goes_first(tmp_path: Path) -> No
     for first, num_cached in ((0, 96), (7, 96), (1, 0)):
         got, _ = ran(tmp_path, asked("r", [first, *PROMPT]))
         assert got.ends["r", 0].num_cached_tokens == num_cached, first
+
+
+def test_a_directory_that_was_emptied_is_filled_again(tmp_path: Path) -> None:
+    engine, _ = fake_engine(disk=tmp_path)
+    run_all(engine, [asked()])
+    finish(engine)
+    for folder in tmp_path.iterdir():
+        shutil.rmtree(folder)
+    run_all(engine, [asked("b", [1, *PROMPT])])
+    finish(engine)
+    assert len(blocks_in(tmp_path)) == 7
+    run_all(engine, [asked("c")])
+    finish(engine)
+    assert len(blocks_in(tmp_path)) == 14, "what was known to be there is written anew"
+    engine.close()
+
+
+def test_closing_while_blocks_are_loaded_ends_at_once(tmp_path: Path) -> None:
+    ran(tmp_path, asked())
+    engine, memory = stuck_engine(tmp_path, [0.0])
+    engine.add(asked())
+    engine.step()
+    memory.may_write.set()
+    engine.close()
+    assert [output.finish_reason for output in engine.step().outputs] == ["abort"]
+    assert not engine.has_work
 
 
 def test_a_disk_that_fails_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

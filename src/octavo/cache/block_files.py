@@ -18,7 +18,7 @@ import secrets
 import stat
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -75,6 +75,17 @@ def is_digest_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def folders_in(folder: Path, is_ours: Callable[[str], bool]) -> list[Path]:
+    """Folders with such names; none if somebody removed the folder itself. Raises: OSError."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        return [
+            Path(entry.path)
+            for entry in entries
+            if is_ours(entry.name) and entry.is_dir(follow_symlinks=False)
+        ]
+    return []
+
+
 def read_header(path: Path) -> Header | None:
     """The header of a block's file, None if it is none. Checks no checksum."""
     try:
@@ -110,10 +121,8 @@ class BlockFiles:
     def names(self) -> set[bytes]:
         """Digests of the blocks that are there. Raises: OSError."""
         found = set()
-        for shard in os.scandir(self._folder):
-            if len(shard.name) != 2 or not shard.is_dir(follow_symlinks=False):
-                continue
-            with suppress(FileNotFoundError), os.scandir(shard.path) as files:
+        for shard in folders_in(self._folder, lambda name: len(name) == 2):
+            with suppress(FileNotFoundError), os.scandir(shard) as files:
                 for file in files:
                     name, suffix = os.path.splitext(file.name)
                     if suffix == BLOCK_SUFFIX and is_digest_name(name):

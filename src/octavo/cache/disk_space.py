@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from octavo.cache.block_files import BLOCK_SUFFIX, PIN_SUFFIX, is_digest_name
+from octavo.cache.block_files import BLOCK_SUFFIX, PIN_SUFFIX, folders_in, is_digest_name
 
 _TEMPORARY: Final = ".tmp"
 _ABANDONED_NS: Final = 60 * 10**9
@@ -35,8 +35,9 @@ class StoredFile:
 def scan(directory: Path) -> list[StoredFile]:
     """All blocks in a directory, of every model. Other files are not looked at. Raises: OSError."""
     found: list[StoredFile] = []
-    for folder in _folders(directory, is_digest_name):
-        for shard in _folders(folder, lambda name: len(name) == 2):
+    os.stat(directory)
+    for folder in folders_in(directory, is_digest_name):
+        for shard in folders_in(folder, lambda name: len(name) == 2):
             found.extend(_files_of(shard))
     return found
 
@@ -75,13 +76,6 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
     if path.suffix == BLOCK_SUFFIX:
         unpin(path)
-
-
-def _folders(directory: Path, is_ours: Callable[[str], bool]) -> Iterator[Path]:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if is_ours(entry.name) and entry.is_dir(follow_symlinks=False):
-                yield Path(entry.path)
 
 
 def _files_of(shard: Path) -> Iterator[StoredFile]:

@@ -241,6 +241,7 @@ class Engine:
         self._death = self._death or "the engine is closed"
         if self._disk is not None:
             self._disk.close()
+            self._loads = None  # nothing comes any more
         self._runner.close()
         self._on_close()
 
