@@ -92,12 +92,14 @@ class DiskTier:
         """Blocks read so far."""
         self._is_quiet = False
         self._is_closing = False
-        # Guarded by _wake: what is to be written.
-        self._wake = threading.Condition()
-        self._offers: deque[_Offer] = deque()
-        self._waiting: dict[int, tuple[_Offer, int]] = {}  # by block id
-        self._num_staged_bytes = 0
-        self._num_unfinished = 0
+        self._offers: SimpleQueue[_Offer | None] = SimpleQueue()
+        # Blocks to be written, by id. Added to without a lock; a block leaves only under _copying, once it is copied.
+        self._waiting: dict[int, tuple[_Offer, int]] = {}
+        self._copying = threading.Lock()
+        self._num_staged_bytes = 0  # guarded by _copying
+        self._num_offered = 0
+        self._num_done = 0
+        self._has_done = threading.Condition()
         self._fetches: SimpleQueue[Fetch | None] = SimpleQueue()
         self._finished: deque[Fetch] = deque()
         self._has_finished = threading.Event()
@@ -118,26 +120,25 @@ class DiskTier:
 
     def offer(self, salt: str | None, keys: Sequence[bytes], block_ids: Sequence[int]) -> None:
         """Store a prefix, given by its full blocks; what is stored already counts as used now."""
-        with self._wake:
-            if self._is_quiet or self._is_closing or len(self._offers) >= _MAX_OFFERS:
-                return
-            offer = _Offer(salt, keys, block_ids)
-            for at, block_id in enumerate(block_ids):
-                self._waiting.setdefault(block_id, (offer, at))
-            self._offers.append(offer)
-            self._num_unfinished += 1
-            self._wake.notify()
+        if self._is_quiet or self._is_closing or self._num_offered - self._num_done >= _MAX_OFFERS:
+            return
+        offer = _Offer(salt, keys, block_ids)
+        for at, block_id in enumerate(block_ids):
+            # Of a block that waits already the earlier offer is written first; this one then finds it stored.
+            self._waiting.setdefault(block_id, (offer, at))
+        self._num_offered += 1
+        self._offers.put(offer)
 
     def give_up(self, block_id: int) -> None:
         """Let a block's memory be used for something else."""
         # The writer takes a block out after it was copied, so what is not in here is not being read.
         if block_id in self._waiting:
-            with self._wake:
+            with self._copying:
                 self._stage(block_id)
 
     def give_up_all(self) -> None:
         """Let all memory be used for something else."""
-        with self._wake:
+        with self._copying:
             for block_id in list(self._waiting):
                 self._stage(block_id)
 
@@ -170,17 +171,16 @@ class DiskTier:
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that was offered is stored. False if the time was too short."""
-        with self._wake:
-            return self._wake.wait_for(lambda: self._num_unfinished == 0, timeout_s)
+        with self._has_done:
+            return self._has_done.wait_for(lambda: self._num_done == self._num_offered, timeout_s)
 
     def close(self) -> None:
         """Finish writing, for a short time, and end the threads. Idempotent."""
         if self._is_closing:
             return
         self.drain(_CLOSE_S)
-        with self._wake:
-            self._is_closing = True
-            self._wake.notify_all()
+        self._is_closing = True
+        self._offers.put(None)
         self._fetches.put(None)
         for thread in self._threads:
             thread.join(_CLOSE_S)
@@ -196,20 +196,14 @@ class DiskTier:
                 self._num_staged_bytes += self._files.file_bytes
 
     def _write_loop(self) -> None:
-        while (offer := self._next_offer()) is not None:
+        while (offer := self._offers.get()) is not None:
             try:
-                if not self._is_quiet:
+                if not self._is_quiet and not self._is_closing:
                     self._store(offer)
                     self._refresh()
             except Exception as error:
                 self._go_quiet(error)
             self._let_go(offer)
-
-    def _next_offer(self) -> _Offer | None:
-        with self._wake:
-            while not self._offers and not self._is_closing:
-                self._wake.wait()
-            return None if self._is_closing else self._offers.popleft()
 
     def _store(self, offer: _Offer) -> None:
         for link in chain(self._files.namespace, offer.salt, offer.keys):
@@ -228,7 +222,7 @@ class DiskTier:
     def _take(self, offer: _Offer, at: int) -> Bytes | None:
         """A block's bytes, if its memory still holds them or they were staged."""
         block_id = offer.block_ids[at]
-        with self._wake:
+        with self._copying:
             if at in offer.staged:
                 self._num_staged_bytes -= self._files.file_bytes
                 return offer.staged.pop(at)
@@ -247,13 +241,14 @@ class DiskTier:
 
     def _let_go(self, offer: _Offer) -> None:
         """Forget what an offer still asks for."""
-        with self._wake:
+        with self._copying:
             for at, block_id in enumerate(offer.block_ids):
                 if self._waiting.get(block_id) == (offer, at):
                     del self._waiting[block_id]
             self._num_staged_bytes -= len(offer.staged) * self._files.file_bytes
-            self._num_unfinished -= 1
-            self._wake.notify_all()
+        with self._has_done:
+            self._num_done += 1
+            self._has_done.notify_all()
 
     def _refresh(self) -> None:
         if self.clock() - self._known_since > _REFRESH_S:
