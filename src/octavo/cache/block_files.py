@@ -17,7 +17,6 @@ import re
 import secrets
 import stat
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -134,8 +133,11 @@ class BlockFiles:
         name = digest.hex()
         return self._folder / name[:2] / (name + BLOCK_SUFFIX)
 
-    def write(self, link: Link, block: Bytes) -> None:
-        """Store a block: under its name there is all of it, or what was there before. Raises: OSError."""
+    def write(self, link: Link, block: Bytes, used_ns: int) -> None:
+        """Store a block: under its name there is all of it, or what was there before.
+
+        `used_ns` is the time of the request it belongs to, for all blocks of a prefix the same. Raises: OSError.
+        """
         path = self.path(link.digest)
         temporary = path.with_name(f"{path.stem}.{secrets.token_hex(6)}.tmp")
         try:
@@ -143,7 +145,7 @@ class BlockFiles:
                 header = self._header(link)
                 for part in (header, block.data, _checksum(header, block)):
                     _write_all(file.fileno(), memoryview(part))
-            self._set_time(temporary, link.at)
+            _set_time(temporary, link.at, used_ns)
             temporary.replace(path)
         except BaseException:
             with suppress(OSError):
@@ -161,18 +163,13 @@ class BlockFiles:
             return None
         return block if data[-_SUM_BYTES:].tobytes() == _checksum(expected, block) else None
 
-    def touch(self, link: Link) -> bool:
-        """Note that a block was used now. False if it is gone."""
+    def touch(self, link: Link, used_ns: int) -> bool:
+        """Note that a block was used again, at a time as in `write`. False if it is gone."""
         try:
-            self._set_time(self.path(link.digest), link.at)
+            _set_time(self.path(link.digest), link.at, used_ns)
         except FileNotFoundError:
             return False
         return True
-
-    def _set_time(self, path: Path, at: int) -> None:
-        # Of one prefix the end is a little older, so that it goes first: what comes after a gap is not found.
-        now = time.time_ns() - 1000 * at
-        os.utime(path, ns=(now, now))
 
     def _header(self, link: Link) -> bytes:
         return _HEADER.pack(
@@ -203,6 +200,12 @@ class BlockFiles:
             temporary = about.with_name(f"{NAMESPACE_FILE}.{secrets.token_hex(6)}.tmp")
             temporary.write_text(json.dumps(self._about, indent=1))
             temporary.replace(about)
+
+
+def _set_time(path: Path, at: int, used_ns: int) -> None:
+    # Of one prefix the end is a little older, so that it goes first: what comes after a gap is not found.
+    time_ns = used_ns - 1000 * at
+    os.utime(path, ns=(time_ns, time_ns))
 
 
 def _digest(data: bytes) -> bytes:

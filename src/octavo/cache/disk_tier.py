@@ -206,16 +206,17 @@ class DiskTier:
             self._let_go(offer)
 
     def _store(self, offer: _Offer) -> None:
+        used_ns = time.time_ns()
         for link in chain(self._files.namespace, offer.salt, offer.keys):
             if self._is_closing:
                 return
-            if link.digest in self._known and self._files.touch(link):
+            if link.digest in self._known and self._files.touch(link, used_ns):
                 continue
             block = self._take(offer, link.at)
             # Without this one, those after it would never be found.
             if block is None or not self._make_room():
                 return
-            self._files.write(link, block)
+            self._files.write(link, block, used_ns)
             self._known.add(link.digest)
             self.num_stored += 1
 
