@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from octavo.api.llm import LLM
@@ -169,20 +169,28 @@ class StoredBlocks:
 def warm(config: EngineConfig, text: str, *, is_system: bool) -> StoredPrefix | None:
     """Compute a prompt and store it in `config.cache.kv_disk`; None if it has no full block.
 
-    `is_system`: the text is the system message of chats, else a prompt as it is.
+    What is there already is not reduced to the quota. `is_system`: the text is the system message of chats, else a prompt as it is.
     Raises: InvalidRequest, ModelError, StoreError, CapacityError.
     """
     directory = config.cache.kv_disk
     if directory is None:
         raise InvalidRequest("kv_disk must name the directory", param="kv_disk")
     params = SamplingParams(temperature=0.0, max_tokens=1)
-    with LLM.from_config(config) as llm:
+    with LLM.from_config(_not_smaller(config, Path(directory).expanduser())) as llm:
         if is_system:
             messages = [{"role": "system", "content": text}, {"role": "user", "content": "."}]
             [output] = llm.chat(messages, params, use_tqdm=False)
         else:
             [output] = llm.generate(text, params, use_tqdm=False)
     return StoredBlocks(Path(directory).expanduser()).find(output.prompt_token_ids)
+
+
+def _not_smaller(config: EngineConfig, directory: Path) -> EngineConfig:
+    """The configuration with a quota that holds what is there: a server may have been given a larger one."""
+    if not directory.is_dir():
+        return config
+    num_bytes = max(config.cache.kv_disk_size, StoredBlocks(directory).num_bytes)
+    return replace(config, cache=replace(config.cache, kv_disk_size=num_bytes))
 
 
 def _is_whole(block: _Block) -> bool:

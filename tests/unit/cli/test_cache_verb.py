@@ -84,6 +84,19 @@ def test_prompts_that_begin_alike_keep_what_they_share(
     assert listed(octavo, kv) == []
 
 
+def test_warming_with_a_small_quota_keeps_what_is_there(
+    octavo: Octavo, tiny: str, text: Path, tmp_path: Path
+) -> None:
+    kv, other = tmp_path / "kv", tmp_path / "other.txt"
+    other.write_text("another text, of which one block is more than there is room for")
+    assert octavo("cache", "warm", tiny, str(text), "--kv-disk", str(kv), *FLAGS).code == 0
+    before = sum(path.stat().st_size for path in kv.glob("*/*/*.kv"))
+    num_before = len(list(kv.glob("*/*/*.kv")))
+    small = ("--kv-disk-size", str(before // num_before))
+    assert octavo("cache", "warm", tiny, str(other), "--kv-disk", str(kv), *small, *FLAGS).code == 0
+    assert len(list(kv.glob("*/*/*.kv"))) >= num_before - 1
+
+
 def test_what_is_not_there_is_said_in_a_line(octavo: Octavo, tiny: str, tmp_path: Path) -> None:
     kv = tmp_path / "kv"
     for args, code, words in (
