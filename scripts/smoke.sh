@@ -28,6 +28,8 @@ say perplexity; octavo perplexity smollm2 LICENSE --ctx 128 --max-windows 1 --js
 say bench;      octavo bench engine smollm2 --prompt 16 --gen 4 --batch 1,2 --repeat 1 --json
 say bench-ops;  octavo bench ops smollm2 --prompt 16 --context 8 --gen 2 --batch 1,2 --no-limits --json | grep -q "outside the model"
 say claims;     octavo bench claims smollm2 --only batch,paged --gen 2 --repeat 1 --json | grep -q reserved_used
+say cache;      kv=$(mktemp -d); octavo cache warm smollm2 LICENSE --kv-disk "$kv" --pin --ctx 8192; octavo cache ls --kv-disk "$kv"
+                octavo cache rm --all --kv-disk "$kv"; rm -r "$kv"
 say wrong-flag; ends_with 2 octavo run smollm2 Hi --no-such-flag
 say wrong-verb; ends_with 2 octavo no-such-verb
 say no-file;    ends_with 1 octavo show /nonexistent.gguf

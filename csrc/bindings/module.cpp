@@ -8,6 +8,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -323,6 +324,31 @@ nb::list op_counts(const Executor& executor) {
   return out;
 }
 
+OwnedArray<uint8_t> read_block(Executor& executor, int32_t id) {
+  std::span<std::byte> block;
+  raise_from(executor.kv().block(id, &block));
+  auto* copy = new std::vector<uint8_t>();
+  const nb::capsule owner(copy, [](void* vector) noexcept { delete static_cast<std::vector<uint8_t>*>(vector); });
+  {
+    const nb::gil_scoped_release release;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(block.data());
+    copy->assign(bytes, bytes + block.size());
+  }
+  return OwnedArray<uint8_t>(copy->data(), {copy->size()}, owner);
+}
+
+void write_block(Executor& executor, int32_t id, const Array<const uint8_t, 1>& bytes) {
+  std::span<std::byte> block;
+  raise_from(executor.kv().block(id, &block));
+  if (bytes.size() != block.size()) {
+    const std::string message =
+        "a block has " + std::to_string(block.size()) + " bytes, not " + std::to_string(bytes.size());
+    throw nb::value_error(message.c_str());
+  }
+  const nb::gil_scoped_release release;
+  std::memcpy(block.data(), bytes.data(), block.size());
+}
+
 void bind_executor(nb::module_& m) {
   nb::class_<Executor>(m, "Executor")
       .def("execute", &execute, nb::arg("batch"), nb::arg("sample"), nb::arg("result"))
@@ -331,6 +357,8 @@ void bind_executor(nb::module_& m) {
            [](Executor& executor, const std::vector<std::pair<int32_t, int32_t>>& pairs) {
              raise_from(executor.kv().copy(pairs));
            })
+      .def("read_block", &read_block, nb::arg("block_id"))
+      .def("write_block", &write_block, nb::arg("block_id"), nb::arg("data"))
       .def("set_counting", &Executor::set_counting, nb::arg("is_counting"))
       .def("op_counts", &op_counts)
       .def("fill_kv", [](Executor& executor, float value) { executor.kv().fill(value); });

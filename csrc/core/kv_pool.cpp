@@ -33,6 +33,15 @@ Status KVPool::copy(std::span<const std::pair<int32_t, int32_t>> pairs) {
   return {};
 }
 
+Status KVPool::block(int32_t id, std::span<std::byte>* out) const {
+  if (id < 0 || id >= num_blocks_) {
+    return Status::invalid("block " + std::to_string(id) + ": there are " + std::to_string(num_blocks_) + " blocks");
+  }
+  const size_t size = shape_.block_bytes();
+  *out = {memory_.data() + id * size, size};
+  return {};
+}
+
 void KVPool::fill(float value) {
   if (shape_.type == KVType::F16) {
     std::fill_n(memory_.as<uint16_t>(), memory_.size() / sizeof(uint16_t), f32_to_f16(value));

@@ -1,6 +1,7 @@
 // The memory of the KV cache: blocks of octavo.kv_layout.KVLayout.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -35,6 +36,8 @@ class KVPool {
   // Copies whole blocks (source, destination), in order.
   Status copy(std::span<const std::pair<int32_t, int32_t>> pairs);
   void fill(float value);
+  // The bytes of one block. Any thread may use those of a block that no step touches meanwhile.
+  Status block(int32_t id, std::span<std::byte>* out) const;
 
  private:
   KVShape shape_{};

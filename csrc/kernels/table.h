@@ -1,4 +1,5 @@
 // The kernels of one ISA. The executor holds a pointer to its table: two tables can be compared in one process.
+// A change after which a kernel gives other bits raises NUMERICS in src/octavo/ops/numerics.py.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,8 @@ from typing import Final
 from octavo.dtypes import KVDType
 
 
-def _meta(help_: str, *aliases: str) -> dict[str, object]:
-    return {"help": help_, "aliases": aliases}
+def _meta(help_: str, *aliases: str, is_size: bool = False) -> dict[str, object]:
+    return {"help": help_, "aliases": aliases, "is_size": is_size}
 
 
 class BackendName(Enum):
@@ -74,6 +74,13 @@ class CacheConfig:
     enable_prefix_caching: bool = field(
         default=True,
         metadata=_meta("reuse the KV of prefixes that requests have in common"),
+    )
+    kv_disk: str | None = field(
+        default=None,
+        metadata=_meta("directory that keeps the KV of prompts, to be found again after a restart"),
+    )
+    kv_disk_size: int = field(
+        default=2**30, metadata=_meta("most that is kept there", is_size=True)
     )
 
 

@@ -120,6 +120,10 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     num_generated_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_disk_stored_blocks: int = 0
+    """KV blocks written to disk."""
+    num_disk_loaded_blocks: int = 0
+    """KV blocks read from there in place of computing them."""
     num_prefix_misses: dict[str, int] = {}
     """Requests by the reason why not all of their prompt was cached."""
     num_decoding: int = 0

@@ -6,9 +6,13 @@ Any mistake with slots, block tables, copies or freed blocks changes the tokens 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
 
 import numpy as np
 
+from octavo.cache.block_files import BlockFiles
+from octavo.cache.disk_tier import BlockMemory, DiskTier
 from octavo.engine.engine import Engine
 from octavo.engine.runner import ModelRunner
 from octavo.engine.scheduler import SchedulerLimits
@@ -107,6 +111,14 @@ class FakeExecutor:
         for source, destination in pairs:
             blocks[destination] = blocks[source]
 
+    def read_block(self, block_id: int) -> np.ndarray:
+        block = self.kv.reshape(-1, BLOCK_SIZE)[block_id]
+        assert (block >= 0).all(), "a block is stored that was not computed"
+        return block.copy().view(np.uint8)
+
+    def write_block(self, block_id: int, data: np.ndarray) -> None:
+        self.kv.reshape(-1, BLOCK_SIZE)[block_id] = np.frombuffer(data.tobytes(), np.int64)
+
     def fill_kv(self, value: float) -> None:
         self.kv[:] = POISON
 
@@ -129,6 +141,16 @@ def _logits(history: np.ndarray) -> np.ndarray:
     return (3 * np.sin(_WAVES * phase)).astype(np.float32)
 
 
+BLOCK_BYTES = 8 * BLOCK_SIZE
+
+
+def fake_tier(
+    directory: Path, max_bytes: int, memory: BlockMemory, clock: Callable[[], float] = monotonic
+) -> DiskTier:
+    """A disk tier of blocks of the fake model."""
+    return DiskTier(BlockFiles(directory, {"model": "fake"}, BLOCK_BYTES), max_bytes, memory, clock)
+
+
 def fake_engine(
     *,
     num_blocks: int = 64,
@@ -139,6 +161,8 @@ def fake_engine(
     seconds: Callable[[Batch], float] | None = None,
     is_caching: bool = True,
     clock: Callable[[], float] | None = None,
+    disk: Path | None = None,
+    disk_bytes: int = 2**20,
 ) -> tuple[Engine, FakeExecutor]:
     """An engine over the fake model. Without `clock` time passes in the model only."""
     executor = FakeExecutor(num_blocks, seconds)
@@ -161,6 +185,7 @@ def fake_engine(
         limits,
         max_step_s=max_step_s,
         is_caching=is_caching,
+        disk=None if disk is None else fake_tier(disk, disk_bytes, executor),
     )
     return engine, executor
 

@@ -120,6 +120,29 @@ def test_copies_between_blocks_that_do_not_exist_are_refused(executor: NativeExe
         executor.copy_blocks([(0, 8)])
 
 
+def test_blocks_that_were_read_continue_in_another_executor():
+    first, second = _executor(native(ISAS[0])), _executor(native(ISAS[0]))
+    for executor in (first, second):
+        executor.fill_kv(float("nan"))
+    first.execute(make_batch([Chunk(range(40), 0, [4, 6, 2])]), make_sample(1))
+    for source, destination in ((4, 3), (6, 0), (2, 7)):
+        second.write_block(destination, first.read_block(source))
+    sample = make_sample(1, num_logprobs=5)
+    whole = first.execute(make_batch([Chunk([5], 40, [4, 6, 2])]), sample)
+    moved = second.execute(make_batch([Chunk([5], 40, [3, 0, 7])]), sample)
+    np.testing.assert_array_equal(whole.top_logprobs, moved.top_logprobs)
+
+
+def test_blocks_that_do_not_exist_or_have_another_size_are_refused(executor: NativeExecutor):
+    block = executor.read_block(0)
+    with pytest.raises(ValueError, match="8 blocks"):
+        executor.read_block(8)
+    with pytest.raises(ValueError, match="8 blocks"):
+        executor.write_block(-1, block)
+    with pytest.raises(ValueError, match="bytes, not"):
+        executor.write_block(0, block[1:])
+
+
 def test_operations_outside_of_compile_are_refused():
     ops = native(ISAS[0]).ops
     weight = ops.weight(float_tensor("w", np.eye(4)))

@@ -179,6 +179,20 @@ def test_a_copied_block_continues_like_the_original():
     np.testing.assert_allclose(result.top_logprobs[0], result.top_logprobs[1], atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", KVDType)
+def test_blocks_that_were_read_continue_in_another_executor(dtype: KVDType):
+    first, second = _executor(dtype), _executor(dtype)
+    for executor in (first, second):
+        executor.fill_kv(float("nan"))
+    first.execute(make_batch([Chunk(PROMPT, 0, [4, 9, 2])]), make_sample(1))
+    for source, destination in ((4, 3), (9, 0), (2, 7)):
+        second.write_block(destination, first.read_block(source))
+    sample = make_sample(1, num_logprobs=5)
+    whole = first.execute(make_batch([Chunk([5], 45, [4, 9, 2])]), sample)
+    moved = second.execute(make_batch([Chunk([5], 45, [3, 0, 7])]), sample)
+    np.testing.assert_array_equal(whole.top_logprobs, moved.top_logprobs)
+
+
 def test_a_step_without_output_rows_only_fills_the_cache():
     executor = _executor()
     result = executor.execute(make_batch([Chunk(PROMPT, 0, [0, 1, 2])], rows=[]), make_sample(0))

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sampling": {"ops"},
     "models": {"ops", "weights"},
     "engine": {"cache", "ops", "weights", "models", "sampling", "grammar"},
-    "api": {"engine", "tokenization", "store", "weights"},
+    "api": {"cache", "engine", "tokenization", "store", "weights"},
     "server": {"api", "store"},
     "bench": {"api", "store", "weights"},
     "cli": {"api", "store", "weights", "server", "bench"},

@@ -47,6 +47,8 @@ class LLMOptions(TypedDict, total=False):
     kv_cache_dtype: str | KVDType
     kv_cache_memory_bytes: int | str | None
     enable_prefix_caching: bool
+    kv_disk: str | Path | None
+    kv_disk_size: int | str
     num_threads: int | None
     backend: str | BackendName
     isa: str | None
@@ -87,8 +89,11 @@ def engine_config(model: str | Path, options: Mapping[str, Any]) -> EngineConfig
         values["backend"] = _backend(values["backend"])
     if "activation_precision" in values:
         values["activation_precision"] = _activation_precision(values["activation_precision"])
-    if isinstance(values.get("kv_cache_memory_bytes"), str):
-        values["kv_cache_memory_bytes"] = parse_size(values["kv_cache_memory_bytes"])
+    for name in ("kv_cache_memory_bytes", "kv_disk_size"):
+        if isinstance(values.get(name), str):
+            values[name] = parse_size(values[name])
+    if values.get("kv_disk") is not None:
+        values["kv_disk"] = str(values["kv_disk"])
     values["model"] = str(model)
     return EngineConfig(
         model=_build(ModelConfig, values),

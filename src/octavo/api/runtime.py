@@ -14,6 +14,7 @@ from octavo.api.processor import Processor
 from octavo.config import EngineConfig, ModelConfig, from_env
 from octavo.engine.engine import Engine
 from octavo.engine.loader import load_engine
+from octavo.store.builds import stored_digest
 from octavo.tokenization.chat_template import ChatTemplate
 from octavo.tokenization.tokenizer import Tokenizer, load_tokenizer
 from octavo.weights.source import Metadata, open_weights
@@ -46,7 +47,9 @@ def load_runtime(
     with open_weights(path) as weights:
         build = build_to_start_from(env.home, weights.path, config.model)
         engine, (ready, template) = load_both(
-            lambda: load_engine(config, weights, build=build),
+            lambda: load_engine(
+                config, weights, build=build, digest=stored_digest(env.home, weights.path)
+            ),
             lambda: _front_end(config.model, weights.metadata, tokenizer),
         )
     return Runtime(engine, Processor(engine.info, ready, chat_template=template, seed=seed))

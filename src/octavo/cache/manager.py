@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +131,22 @@ class Opened:
     copies: tuple[Copy, ...] = ()
 
 
+class Tier(Protocol):
+    """Where prefixes are stored that may leave the memory."""
+
+    def offer(self, salt: str | None, keys: Sequence[bytes], block_ids: Sequence[int]) -> None:
+        """Store a prefix, given by its full blocks. They hold it until they are given up."""
+        ...
+
+    def give_up(self, block_id: int) -> None:
+        """Told before a block in the tree is used for something else."""
+        ...
+
+    def give_up_all(self) -> None:
+        """Told before all of them are."""
+        ...
+
+
 class CacheManager:
     """Hands out blocks and takes them back. A table belongs to one sequence from `start` or `fork` until `free`.
 
@@ -140,10 +157,13 @@ class CacheManager:
     Invariant: who holds a block of the tree holds all above it, so kept blocks are given out leaves first.
     """
 
-    def __init__(self, num_blocks: int, *, is_sharing: bool = True) -> None:
-        """Unless `is_sharing`, nothing is kept and nothing found."""
+    def __init__(
+        self, num_blocks: int, *, is_sharing: bool = True, tier: Tier | None = None
+    ) -> None:
+        """Unless `is_sharing`, nothing is kept and nothing found. What ends is offered to `tier`."""
         self._tree = RadixTree(_REMEMBERED_PER_BLOCK * num_blocks)
-        self._pool = BlockPool(num_blocks, self._tree.evict)
+        self._pool = BlockPool(num_blocks, functools.partial(_evict, self._tree, tier))
+        self._tier = tier
         self._tables: set[BlockTable] = set()
         self._is_sharing = is_sharing
 
@@ -237,6 +257,24 @@ class CacheManager:
         self._tables.add(table)
         return Opened(table, copies)
 
+    def start_loading(
+        self, match: PrefixMatch, num_tokens: int, salt: str | None, tokens_of: TokensOf
+    ) -> BlockTable | None:
+        """Open a table on the match's full blocks, with room up to `num_tokens` that somebody else fills.
+
+        What is filled is to be committed, like what is computed. The match stays the caller's. None if too few blocks
+        are free.
+        """
+        full = match.block_ids[: match.num_full]
+        self._pool.share(full)
+        shared = PrefixMatch(match.num_full * BLOCK_SIZE, full, match.node)
+        opened = self.start(shared, salt, tokens_of)
+        assert opened is not None, "nothing is copied"
+        if self.allocate(opened.table, num_tokens):
+            return opened.table
+        self.free(opened.table)
+        return None
+
     def allocate(self, table: BlockTable, num_tokens: int) -> bool:
         """Grow `table` to hold `num_tokens` tokens. False, changing nothing, if too few blocks are free."""
         missing = blocks_for(num_tokens) - table.num_blocks
@@ -300,15 +338,28 @@ class CacheManager:
         """Close a table and drop its references. What it computed stays to be found until its blocks are needed."""
         self._tables.remove(table)
         self._keep_last_block(table)
+        if self._tier is not None and table.node is not None:
+            self._offer(self._tier, table.node, table.salt)
         self._pool.free(table.block_ids.tolist(), self._tree)
         table.clear()
 
     def reset(self) -> None:
         """Forget all prefixes. Sequences under way keep their blocks; nothing of them is found any more."""
+        if self._tier is not None:
+            self._tier.give_up_all()
         self._tree.clear()
         self._pool.discard_all()
         for table in self._tables:
             table.leave_tree()
+
+    def _offer(self, tier: Tier, last: Node, salt: str | None) -> None:
+        keys, block_ids = [], []
+        node: Node | None = last
+        while node is not None and node.parent is not None:
+            keys.append(node.key)
+            block_ids.append(node.block_id)
+            node = node.parent
+        tier.offer(salt, keys[::-1], block_ids[::-1])
 
     def _keep_last_block(self, table: BlockTable) -> None:
         num_rest = table.num_committed % BLOCK_SIZE
@@ -361,6 +412,12 @@ class CacheManager:
                 tokens = table.tokens_of(at * BLOCK_SIZE, (at + 1) * BLOCK_SIZE)
                 assert node.key == key_of(tokens), "a block in the tree holds other tokens"
             node = node.parent
+
+
+def _evict(tree: RadixTree, tier: Tier | None, block_id: int) -> None:
+    if tier is not None:
+        tier.give_up(block_id)
+    tree.evict(block_id)
 
 
 def blocks_for(num_tokens: int) -> int:

@@ -94,6 +94,8 @@ def _flag(
     }
     if f.name.endswith("_bytes"):
         options.update(converter=_size, metavar="SIZE")
+    elif f.metadata.get("is_size"):
+        options.update(converter=_size, metavar="SIZE", show_default=_size_text)
     elif hint == dict[int, float]:
         options.update(
             converter=_bias, accepts_keys=False, n_tokens=1, metavar="JSON", show_default=False
@@ -141,6 +143,10 @@ def _whole(type_: Any, tokens: Sequence[Token]) -> int:
 
 def _size(type_: Any, tokens: Sequence[Token]) -> int:
     return parse_size(tokens[0].value)
+
+
+def _size_text(num_bytes: int) -> str:
+    return f"{num_bytes >> 30}GiB" if num_bytes % 2**30 == 0 else str(num_bytes)
 
 
 def _bias(type_: Any, tokens: Sequence[Token]) -> dict[int, float]:

@@ -38,6 +38,7 @@ VERBS: Final = {
     "tokenize": Verb("octavo.cli.tokenize:tokenize", "Print the token ids of a text."),
     "perplexity": Verb("octavo.cli.perplexity:perplexity", "Measure perplexity on a text file."),
     "doctor": Verb("octavo.cli.doctor:doctor", "Check this machine, and what will be used of it."),
+    "cache": Verb("octavo.cli.cache:app", "Look after the prompts that --kv-disk keeps."),
     "bench": Verb("octavo.cli.bench:app", "Measure the speed of the engine or of a server."),
 }
 

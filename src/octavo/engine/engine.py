@@ -9,9 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from octavo.cache.disk_tier import DiskTier
 from octavo.cache.manager import CacheManager
 from octavo.engine.admission import check_request, max_output_tokens, token_array
 from octavo.engine.batch import ChunkRows, StepBuilder, StepInput
+from octavo.engine.disk_loads import DiskLoads
 from octavo.engine.request import Request, RequestStatus
 from octavo.engine.runner import ModelRunner
 from octavo.engine.scheduler import Schedule, Scheduler, SchedulerLimits
@@ -40,6 +42,10 @@ _STREAMED_CALL_S: Final = 1 / 60
 """The same while somebody reads: as often as a screen shows something new."""
 
 
+_MAX_WAIT_S: Final = 0.020
+"""How long a step waits for blocks from disk where nothing else is to be done."""
+
+
 def _nothing() -> None:
     """Free nothing more than the runner does."""
 
@@ -59,10 +65,12 @@ class Engine:
         *,
         max_step_s: float,
         is_caching: bool = True,
+        disk: DiskTier | None = None,
         on_close: Callable[[], None] = _nothing,
     ) -> None:
         """While requests decode, prefill keeps a step below max_step_s. `is_caching`: requests share their prefixes.
 
+        `disk`, which the engine closes, keeps the prefixes of ended requests, and has those of others.
         `on_close` frees what the runner does not own.
         """
         self.info = info
@@ -70,6 +78,8 @@ class Engine:
         self._limits = limits
         self._max_step_s = max_step_s
         self._is_caching = is_caching
+        self._disk = disk
+        self._loads: DiskLoads | None = None
         self._max_call_s = _MAX_CALL_S
         self._interrupt: Int32s = np.zeros(1, np.int32)
         self._on_close = on_close
@@ -86,7 +96,11 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do or to tell."""
-        return bool(self._outbox) or self._scheduler.has_work
+        return bool(self._outbox) or self._scheduler.has_work or self._is_loading
+
+    @property
+    def _is_loading(self) -> bool:
+        return self._loads is not None and self._loads.is_busy
 
     @property
     def is_dead(self) -> bool:
@@ -133,14 +147,15 @@ class Engine:
 
     def step(self) -> StepOutputs:
         """Run one step, if there is work, and return what became known since the last one. Never raises."""
-        if self._scheduler.has_work:
+        if self._scheduler.has_work or self._is_loading:
             self._times.begin()
             try:
                 self._run_step()
             except Exception as error:
                 self.fail(error)
             self._times.end()
-            if not self._scheduler.has_work and self._cache.num_held:
+            is_over = not self._scheduler.has_work and not self._is_loading
+            if is_over and self._cache.num_held:
                 _logger.error("%d KV blocks are held by no request", self._cache.num_held)
         outputs, self._outbox = self._outbox, []
         return StepOutputs(outputs, self.stats())
@@ -163,6 +178,8 @@ class Engine:
             num_generated_tokens=stats.num_generated_tokens,
             num_cached_tokens=stats.num_cached_tokens,
             num_preemptions=stats.num_preemptions + self._scheduler.num_preemptions,
+            num_disk_stored_blocks=0 if self._disk is None else self._disk.num_stored,
+            num_disk_loaded_blocks=0 if self._disk is None else self._disk.num_loaded,
             num_prefix_misses={
                 reason.value: count for reason, count in self._scheduler.num_misses.items()
             },
@@ -198,7 +215,7 @@ class Engine:
 
         For tests: no result may depend on what free blocks hold.
         """
-        if self._scheduler.running:
+        if self._scheduler.running or self._is_loading:
             raise RuntimeError("requests are running")
         self._cache.reset()
         self._runner.fill_kv(value)
@@ -227,6 +244,9 @@ class Engine:
         """End all requests (`step` still tells them), free the model, the KV memory and its threads. Idempotent."""
         self.abort(list(self._groups))
         self._death = self._death or "the engine is closed"
+        if self._disk is not None:
+            self._disk.close()
+            self._loads = None  # nothing comes any more
         self._runner.close()
         self._on_close()
 
@@ -248,17 +268,23 @@ class Engine:
             self._outbox.append(output)
 
     def _new_scheduler(self) -> tuple[CacheManager, Scheduler]:
-        cache = CacheManager(self.info.num_blocks, is_sharing=self._is_caching)
+        cache = CacheManager(self.info.num_blocks, is_sharing=self._is_caching, tier=self._disk)
+        self._loads = DiskLoads(cache, self._disk) if self._disk and self._is_caching else None
         # Not a method of the engine: a cycle would keep the model's memory after the last reference is gone.
         prefill_limit = partial(self._step_model.max_prefill_tokens, self._max_step_s)
-        return cache, Scheduler(self._limits, cache, prefill_limit)
+        return cache, Scheduler(self._limits, cache, prefill_limit, self._loads)
 
     def _run_step(self) -> None:
+        if self._loads is not None:
+            self._loads.poll()
         is_streamed = any(request.is_streamed for request in self._scheduler.running)
         max_call_s = min(self._max_call_s, _STREAMED_CALL_S) if is_streamed else self._max_call_s
         max_steps = self._step_model.max_decode_steps(max_call_s)
         schedule = self._scheduler.schedule(max_steps, self._runner.now_s())
         self._times.note_preemptions(self._scheduler)
+        if not schedule.chunks and self._loads is not None:
+            self._loads.wait(_MAX_WAIT_S)  # all there is to do
+            return
         step = self._build(schedule)
         if step is None:
             return

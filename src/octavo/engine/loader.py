@@ -9,6 +9,7 @@ from typing import assert_never
 
 from octavo.config import BackendName, ComputeConfig, EngineConfig
 from octavo.engine.builds import BuildPlace, find_build, packed_part, warn_unusable
+from octavo.engine.disk import open_disk, origin_of
 from octavo.engine.engine import Engine
 from octavo.engine.machine import MachineLimits, read_machine_limits
 from octavo.engine.memory_plan import (
@@ -44,11 +45,13 @@ def load_engine(
     clock: Clock = time.perf_counter,
     limits: MachineLimits | None = None,
     build: BuildPlace | None = None,
+    digest: str | None = None,
 ) -> Engine:
     """Load a model: plan the memory from the header, give the weights to the backend, close their file.
 
     `limits` are those of this process where they are not given. `build` is where packed weights may be: a sound
-    build of this model is read in place of the tensors, any other costs a warning.
+    build of this model is read in place of the tensors, any other costs a warning. `digest` is the SHA-256 of the
+    model's file, if the store vouches for it.
     Raises: InvalidRequest, UnsupportedArchitecture, CorruptWeights, CapacityError; nothing stays held then.
     """
     started = clock()
@@ -65,6 +68,7 @@ def load_engine(
         origin = _give_build(backend, found, is_mapped)
         model = load_model(weights, backend.ops).model
         num_parameters, file_bytes = weights.num_parameters, weights.file_bytes
+        kv_origin = {} if config.cache.kv_disk is None else origin_of(weights, digest)
         weights.close()
         executor = backend.compile(
             model, resolved.layout, resolved.num_blocks, resolved.max_num_batched_tokens
@@ -83,12 +87,15 @@ def load_engine(
             num_threads=resolved.num_threads,
             work=executor.work,
         )
+        held.callback(executor.close)
+        disk = open_disk(config, resolved, runner, kv_origin)
         engine = Engine(
             runner,
             info,
             SchedulerLimits(resolved.max_num_seqs, resolved.max_num_batched_tokens),
             max_step_s=resolved.max_step_s,
             is_caching=config.cache.enable_prefix_caching,
+            disk=disk,
             on_close=held.pop_all().close,
         )
     _log_start(info, resolved, f"{format_size(file_bytes)}, {origin}", clock() - started)

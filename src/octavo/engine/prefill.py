@@ -13,6 +13,21 @@ PrefillLimit = Callable[[int], int]
 """Prefill tokens, the first of them at this position, that a step may hold while others decode."""
 
 
+BlockKey = tuple[Node | None, str | None, bytes]
+"""A full block that somebody may look for: what it follows, its salt, its tokens."""
+
+
+def next_block(request: Request, match: PrefixMatch) -> BlockKey | None:
+    """The full block after the match of a waiting request; None if the request could not take it over.
+
+    The request's last token is never found, so a block that it ends is not either.
+    """
+    start, end = match.num_full * BLOCK_SIZE, (match.num_full + 1) * BLOCK_SIZE
+    if request.is_scoring or end > request.num_wanted_tokens - 1:
+        return None
+    return match.node, request.salt, key_of(request.tokens(start, end))
+
+
 class PrefillBudget:
     """Tokens a step may still prefill. `limit`, given while others decode, is asked once, by the first who prefills."""
 
@@ -36,7 +51,7 @@ class ComingBlocks:
     """The full blocks that requests begin to compute in a step: who needs one of them finds it at the next."""
 
     def __init__(self) -> None:
-        self._keys: set[tuple[Node | None, str | None, bytes]] = set()
+        self._keys: set[BlockKey | None] = set()
 
     def add(self, request: Request) -> None:
         """Note the first block of a running request that others do not find yet, if its tokens are known."""
@@ -48,11 +63,5 @@ class ComingBlocks:
             self._keys.add((table.node, request.salt, key_of(request.tokens(start, end))))
 
     def has_next(self, request: Request, match: PrefixMatch) -> bool:
-        """Whether the full block after the match of a waiting request is among them.
-
-        The request's last token is never found, so a block that it ends is not either.
-        """
-        start, end = match.num_full * BLOCK_SIZE, (match.num_full + 1) * BLOCK_SIZE
-        if not self._keys or request.is_scoring or end > request.num_wanted_tokens - 1:
-            return False
-        return (match.node, request.salt, key_of(request.tokens(start, end))) in self._keys
+        """Whether the full block after the match of a waiting request is among them."""
+        return bool(self._keys) and next_block(request, match) in self._keys

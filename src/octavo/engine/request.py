@@ -47,6 +47,7 @@ class Request:
         "arrival",
         "eos_token_ids",
         "finish_reason",
+        "has_asked_disk",
         "index",
         "is_streamed",
         "max_output_tokens",
@@ -92,6 +93,7 @@ class Request:
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.miss: PrefixMiss | None = None
+        self.has_asked_disk = False
         self.status = RequestStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | None = None

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from octavo.engine.share_log import ShareLog
 from octavo.observability.op_costs import OpCost
-from octavo.ops.protocol import Batch, DecodeRun, Executor, Int32s, SampleBatch, SampleResult
+from octavo.ops.protocol import (
+    Batch,
+    Bytes,
+    DecodeRun,
+    Executor,
+    Int32s,
+    SampleBatch,
+    SampleResult,
+)
 
 Clock = Callable[[], float]
 """Seconds of a monotonic clock."""
@@ -71,6 +79,14 @@ class ModelRunner:
     def op_costs(self) -> list[OpCost]:
         """What was counted. See Executor.op_costs."""
         return self._executor.op_costs()
+
+    def read_block(self, block_id: int) -> Bytes:
+        """A copy of a KV block's bytes. Any thread may call it: see Executor.read_block."""
+        return self._executor.read_block(block_id)
+
+    def write_block(self, block_id: int, data: Bytes) -> None:
+        """Overwrite a KV block. Any thread may call it: see Executor.write_block."""
+        self._executor.write_block(block_id, data)
 
     def fill_kv(self, value: float) -> None:
         """Overwrite all KV memory. For tests: no result may depend on what free blocks hold."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from octavo.cache.manager import NO_MATCH, CacheManager, Opened, PrefixMatch, blocks_for
 from octavo.cache.radix_tree import MissReason
@@ -56,6 +56,14 @@ class SchedulerLimits:
     max_num_batched_tokens: int
 
 
+class Loads(Protocol):
+    """Blocks that come from elsewhere than from computing them."""
+
+    def holds_up(self, request: Request, match: PrefixMatch) -> bool:
+        """Whether the block after a waiting request's match is on its way; may send for it."""
+        ...
+
+
 class Scheduler:
     """Owns the queues and the order of requests.
 
@@ -65,8 +73,14 @@ class Scheduler:
     """
 
     def __init__(
-        self, limits: SchedulerLimits, cache: CacheManager, prefill_limit: PrefillLimit
+        self,
+        limits: SchedulerLimits,
+        cache: CacheManager,
+        prefill_limit: PrefillLimit,
+        loads: Loads | None = None,
     ) -> None:
+        """`loads` brings blocks from elsewhere into the cache."""
+        self._loads = loads
         self._limits = limits
         self._cache = cache
         self._prefill_limit = prefill_limit
@@ -201,8 +215,8 @@ class Scheduler:
             return True
         else:
             match = self._match(request)
-            if coming.has_next(request, match):
-                # Another request is computing it in this step: look again at the next.
+            if coming.has_next(request, match) or self._loads_first(request, match):
+                # Another request is computing it in this step, or it is loaded: look again at the next.
                 self._cache.release(match)
                 order.drop(request)
                 return True
@@ -260,6 +274,12 @@ class Scheduler:
             self._note_miss(request, match)
         self._open(request, opened)
         return True
+
+    def _loads_first(self, request: Request, match: PrefixMatch) -> bool:
+        """Whether the request had better wait: its next block is on its way."""
+        if self._loads is None or not self._has_room_for(request, match.num_full):
+            return False
+        return self._loads.holds_up(request, match)
 
     def _note_miss(self, request: Request, match: PrefixMatch) -> None:
         if not request.is_scoring:

@@ -24,6 +24,7 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -268,6 +269,17 @@ class Executor(Protocol):
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole KV blocks, (source id, destination id), in order, before the next step."""
+        ...
+
+    def read_block(self, block_id: int) -> Bytes:
+        """A copy of a KV block's bytes, [KVLayout.block_bytes]: opaque, right for this executor and those like it.
+
+        Any thread may call it for a block that no step writes meanwhile, and `write_block` for one that no step uses.
+        """
+        ...
+
+    def write_block(self, block_id: int, data: Bytes) -> None:
+        """Overwrite a KV block with bytes of `read_block`."""
         ...
 
     def fill_kv(self, value: float) -> None:

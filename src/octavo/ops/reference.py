@@ -19,6 +19,7 @@ from octavo.ops.protocol import (
     AttentionSpec,
     Batch,
     Bools,
+    Bytes,
     Floats,
     Int32s,
     RopeOrder,
@@ -68,9 +69,25 @@ class ReferenceKV:
 
     def copy_block(self, source: int, destination: int) -> None:
         """Copy all layers of one block."""
-        for store in (self.keys, self.values):
-            blocks = store.reshape(store.shape[0], -1, BLOCK_SIZE, *store.shape[2:])
+        for blocks in self._blocks():
             blocks[:, destination] = blocks[:, source]
+
+    def read_block(self, block_id: int) -> Bytes:
+        """The bytes of one block: keys of all layers, then values."""
+        parts = [blocks[:, block_id].tobytes() for blocks in self._blocks()]
+        return np.frombuffer(b"".join(parts), np.uint8)
+
+    def write_block(self, block_id: int, data: Bytes) -> None:
+        """Overwrite one block with bytes of `read_block`."""
+        for blocks, part in zip(self._blocks(), np.split(data, 2), strict=True):
+            blocks[:, block_id] = part.view(blocks.dtype).reshape(blocks[:, block_id].shape)
+
+    def _blocks(self) -> list[Floats]:
+        """Keys and values, each [num_layers, num_blocks, BLOCK_SIZE, num_kv_heads, head_dim]."""
+        return [
+            store.reshape(store.shape[0], -1, BLOCK_SIZE, *store.shape[2:])
+            for store in (self.keys, self.values)
+        ]
 
     def fill(self, value: float) -> None:
         """Overwrite everything."""

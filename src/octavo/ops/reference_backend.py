@@ -13,6 +13,7 @@ from octavo.observability.op_costs import OpCost
 from octavo.ops.decode_run import decode_by_steps
 from octavo.ops.protocol import (
     Batch,
+    Bytes,
     DecoderModel,
     DecodeRun,
     Floats,
@@ -116,6 +117,14 @@ class ReferenceExecutor:
         """Copy whole KV blocks, (source id, destination id), in order."""
         for source, destination in pairs:
             self._open().kv.copy_block(source, destination)
+
+    def read_block(self, block_id: int) -> Bytes:
+        """A copy of a KV block's bytes. See Executor.read_block."""
+        return self._open().kv.read_block(block_id)
+
+    def write_block(self, block_id: int, data: Bytes) -> None:
+        """Overwrite a KV block. See Executor.write_block."""
+        self._open().kv.write_block(block_id, data)
 
     def fill_kv(self, value: float) -> None:
         """Overwrite all KV memory."""

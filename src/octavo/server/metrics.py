@@ -107,6 +107,16 @@ class _EngineCollector(Collector):
                 "Prompt tokens found there, and not computed again",
                 stats.num_cached_tokens,
             ),
+            (
+                "octavo:kv_blocks_stored",
+                "KV blocks written to disk",
+                stats.num_disk_stored_blocks,
+            ),
+            (
+                "octavo:kv_blocks_loaded",
+                "KV blocks read from disk, and not computed again",
+                stats.num_disk_loaded_blocks,
+            ),
             ("octavo:engine_steps", "Steps of the engine", stats.num_steps),
             (
                 "octavo:broken_invariants",

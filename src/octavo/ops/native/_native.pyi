@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from octavo.ops.protocol import Batch, DecodeRun, Floats, Int32s, SampleBatch, SampleResult
+from octavo.ops.protocol import Batch, Bytes, DecodeRun, Floats, Int32s, SampleBatch, SampleResult
 
 PACKED_LAYOUT: int
 """Version of how formats are packed."""
@@ -141,6 +141,8 @@ class Executor:
         """Write the drawn tokens [num_steps * R]; returns the number of steps done."""
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None: ...
+    def read_block(self, block_id: int) -> Bytes: ...
+    def write_block(self, block_id: int, data: Bytes) -> None: ...
     def fill_kv(self, value: float) -> None: ...
     def set_counting(self, is_counting: bool) -> None:
         """Whether steps from now on are counted; turning it on starts from zero."""

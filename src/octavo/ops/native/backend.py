@@ -22,6 +22,7 @@ from octavo.ops.native.packed import PackedPart, PackingOps, Sink
 from octavo.ops.native.program import Tensor, Value, Weight
 from octavo.ops.protocol import (
     Batch,
+    Bytes,
     DecoderModel,
     DecodeRun,
     Int32s,
@@ -200,6 +201,14 @@ class NativeExecutor:
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole KV blocks, (source id, destination id), in order."""
         self._open().copy_blocks(list(pairs))
+
+    def read_block(self, block_id: int) -> Bytes:
+        """A copy of a KV block's bytes, made without the GIL. See Executor.read_block."""
+        return self._open().read_block(block_id)
+
+    def write_block(self, block_id: int, data: Bytes) -> None:
+        """Overwrite a KV block, without the GIL. See Executor.write_block."""
+        self._open().write_block(block_id, data)
 
     def fill_kv(self, value: float) -> None:
         """Overwrite all KV memory."""
