@@ -86,20 +86,27 @@ inline void score_channels(const Queries& q, const AttentionShape& shape, const 
 #pragma GCC unroll 8
     for (int b = 0; b < kBlocks; ++b) sums[r][b] = zero();
   }
-  for (int32_t d = begin; d < end; ++d) {
+  const auto multiply = [&]<int kOdd>(int32_t d) {
     Vec k[kBlocks];
 #pragma GCC unroll 8
-    for (int b = 0; b < kBlocks; ++b) k[b] = load_keys<kKeys>(keys[b], d);
+    for (int b = 0; b < kBlocks; ++b) k[b] = load_keys<kKeys, kOdd>(keys[b], d);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vec channel = splat(q.rows[r][d + kOdd]);
+#pragma GCC unroll 8
+      for (int b = 0; b < kBlocks; ++b) sums[r][b] = fma(channel, k[b], sums[r][b]);
+    }
+  };
+  constexpr int32_t kStep = kKeys == KVCode::kUint4 ? 2 : 1;
+  for (int32_t d = begin; d < end; d += kStep) {
     if (d % kChannelsPerLine == 0 && fetched < blocks.value_bytes) {
 #pragma GCC unroll 8
       for (int b = 0; b < kBlocks; ++b) prefetch_far(blocks.values[b0 + b] + fetched);
       fetched += kKVLine;
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Vec channel = splat(q.rows[r][d]);
-#pragma GCC unroll 8
-      for (int b = 0; b < kBlocks; ++b) sums[r][b] = fma(channel, k[b], sums[r][b]);
+    multiply.template operator()<0>(d);
+    if constexpr (kStep == 2) {
+      if (d + 1 < end) multiply.template operator()<1>(d);
     }
   }
 #pragma GCC unroll 8

@@ -59,15 +59,15 @@ inline Vec load_bytes(const uint8_t* p) {
   return load_float8<0>(p);
 }
 
-// One channel of 16 tokens.
-template <KVCode kCode>
+// Channel `channel` + kOdd of 16 tokens, of 4 bits: two channels a byte, the even one below.
+template <KVCode kCode, int kOdd>
 inline Vec load_keys(const std::byte* codes, int32_t channel) {
   if constexpr (!has_scale(kCode)) {
-    return load_kv(reinterpret_cast<const typename FloatCode<kCode>::Type*>(codes) + channel * kBlockSize);
+    return load_kv(reinterpret_cast<const typename FloatCode<kCode>::Type*>(codes) + (channel + kOdd) * kBlockSize);
   } else if constexpr (kCode == KVCode::kUint4) {
-    return load_nibbles(reinterpret_cast<const uint8_t*>(codes) + channel / 2 * kBlockSize, channel % 2 * 4);
+    return load_nibbles<4 * kOdd>(reinterpret_cast<const uint8_t*>(codes) + channel / 2 * kBlockSize);
   } else {
-    return load_bytes<kCode>(reinterpret_cast<const uint8_t*>(codes) + channel * kBlockSize);
+    return load_bytes<kCode>(reinterpret_cast<const uint8_t*>(codes) + (channel + kOdd) * kBlockSize);
   }
 }
 
@@ -107,23 +107,46 @@ inline Vec load_minima(const std::byte* side, int32_t head_dim, int32_t group) {
   return load_halves(side + minima_at<kCode>(head_dim, group));
 }
 
+// The signs of a Hadamard matrix: that of (i, j) is the parity of i & j.
+struct Signs {
+  constexpr Signs() : row() {
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 16; ++j) row[i][j] = __builtin_parity(i & j) ? -1.0f : 1.0f;
+    }
+  }
+  float row[16][16];
+};
+constexpr Signs kSigns;
+
+// Multiplies by the Hadamard matrix of n, a power of two: runs of 16 (or n) as sums in order, then doubled.
+inline void rotate_power(const float* x, int32_t n, float* out) {
+  const int32_t run = n < 16 ? n : 16;
+  const Vec norm = splat(1.0f / __builtin_sqrtf(static_cast<float>(n)));
+  for (int32_t first = 0; first < n; first += run) {
+    Vec sum = zero();
+    for (int32_t i = 0; i < run; ++i) sum = fma(splat(x[first + i]), load(kSigns.row[i]), sum);
+    store_lanes(out + first, n > 16 ? sum : mul(sum, norm), run);
+  }
+  for (int32_t half = 16; half < n; half *= 2) {
+    for (int32_t first = 0; first < n; first += 2 * half) {
+      for (int32_t i = first; i < first + half; i += 16) {
+        const Vec a = load(out + i), b = load(out + i + half);
+        const Vec sum = add(a, b), difference = sub(a, b);
+        store(out + i, 2 * half < n ? sum : mul(sum, norm));
+        store(out + i + half, 2 * half < n ? difference : mul(difference, norm));
+      }
+    }
+  }
+}
+
 // Multiplies by the Hadamard matrix of the largest power of two that fits, the rest by smaller ones. Orthogonal: scores
 // of rotated queries and keys are those of the queries and keys themselves.
 inline void rotate(const float* x, int32_t size, float* out) {
-  for (int32_t i = 0; i < size; ++i) out[i] = x[i];
-  for (int32_t n = 1; size > 0; size -= n, out += n) {
-    for (n = 1; 2 * n <= size;) n *= 2;
-    for (int32_t half = 1; half < n; half *= 2) {
-      for (int32_t first = 0; first < n; first += 2 * half) {
-        for (int32_t i = first; i < first + half; ++i) {
-          const float a = out[i], b = out[i + half];
-          out[i] = a + b;
-          out[i + half] = a - b;
-        }
-      }
-    }
-    const float norm = 1.0f / __builtin_sqrtf(static_cast<float>(n));
-    for (int32_t i = 0; i < n; ++i) out[i] *= norm;
+  for (int32_t done = 0; done < size;) {
+    int32_t n = 1;
+    while (2 * n <= size - done) n *= 2;
+    rotate_power(x + done, n, out + done);
+    done += n;
   }
 }
 

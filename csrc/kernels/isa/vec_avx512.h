@@ -50,9 +50,10 @@ inline Vec load_float8(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_or_si256(_mm256_and_si256(top, words), rest));
 }
 // The lower (shift 0) or upper (shift 4) four bits of 16 bytes.
-inline Vec load_nibbles(const uint8_t* p, int32_t shift) {
+template <int kShift>
+inline Vec load_nibbles(const uint8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return widen_signed(_mm_and_si128(_mm_srl_epi16(bytes, _mm_cvtsi32_si128(shift)), _mm_set1_epi8(15)));
+  return widen_signed(_mm_and_si128(_mm_srli_epi16(bytes, kShift), _mm_set1_epi8(15)));
 }
 // The lower four bits of 8 bytes, then the upper.
 inline Vec load_packed_nibbles(const uint8_t* p) {

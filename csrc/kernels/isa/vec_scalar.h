@@ -74,8 +74,9 @@ inline Vec load_float8(const uint8_t* p) {
   });
 }
 // The lower (shift 0) or upper (shift 4) four bits of 16 bytes.
-inline Vec load_nibbles(const uint8_t* p, int32_t shift) {
-  return each([&](int i) { return static_cast<float>((p[i] >> shift) & 15); });
+template <int kShift>
+inline Vec load_nibbles(const uint8_t* p) {
+  return each([&](int i) { return static_cast<float>((p[i] >> kShift) & 15); });
 }
 // The lower four bits of 8 bytes, then the upper.
 inline Vec load_packed_nibbles(const uint8_t* p) {

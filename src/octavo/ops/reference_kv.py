@@ -105,8 +105,13 @@ def stored(x: _Floats, code: KVCode) -> _Floats:
 def rotated(x: _Floats) -> _Floats:
     """Heads x [..., head_dim] times the Hadamard matrix of the largest power of two that fits, the rest by smaller."""
     size = 1 << (x.shape[-1].bit_length() - 1)
-    out = x[..., :size]
-    half = 1
+    half = min(size, 16)
+    runs = x[..., :size].reshape(*x.shape[:-1], -1, half)
+    signs = np.float32([[(-1.0) ** (i & j).bit_count() for j in range(half)] for i in range(half)])
+    out = np.zeros_like(runs)
+    for i in range(half):  # sums in order: every backend has the same bits
+        out = out + runs[..., i : i + 1] * signs[i]
+    out = out.reshape(*x.shape[:-1], size)
     while half < size:
         pairs = out.reshape(*x.shape[:-1], -1, 2, half)
         a, b = pairs[..., 0, :], pairs[..., 1, :]
