@@ -20,13 +20,13 @@ class QualityCost:
 
 QUALITY_COST_BY_KV_DTYPE: Final[Mapping[KVDType, QualityCost]] = {
     KVDType.F16: QualityCost(0.0, 0.0),
-    KVDType.BF16: QualityCost(0.0, 0.0),
-    KVDType.F32: QualityCost(0.0, 0.0),
-    KVDType.INT8: QualityCost(0.0, 0.0),
-    KVDType.FP8_E4M3: QualityCost(0.0, 0.0),
-    KVDType.FP8_E5M2: QualityCost(0.0, 0.0),
-    KVDType.INT8_INT4: QualityCost(0.0, 0.0),
-    KVDType.INT4: QualityCost(0.0, 0.0),
+    KVDType.BF16: QualityCost(-0.06, 0.04),
+    KVDType.F32: QualityCost(-0.05, -0.05),
+    KVDType.INT8: QualityCost(0.15, 0.24),
+    KVDType.FP8_E4M3: QualityCost(0.2, 0.24),
+    KVDType.FP8_E5M2: QualityCost(2.66, 2.56),
+    KVDType.INT8_INT4: QualityCost(0.97, 1.18),
+    KVDType.INT4: QualityCost(7.0, 11.47),
 }
 
 

@@ -107,10 +107,11 @@ def rotated(x: _Floats) -> _Floats:
     size = 1 << (x.shape[-1].bit_length() - 1)
     half = min(size, 16)
     runs = x[..., :size].reshape(*x.shape[:-1], -1, half)
-    signs = np.float32([[(-1.0) ** (i & j).bit_count() for j in range(half)] for i in range(half)])
+    signs = [[(-1.0) ** (i & j).bit_count() for j in range(half)] for i in range(half)]
+    rows = np.array(signs, np.float32)
     out = np.zeros_like(runs)
     for i in range(half):  # sums in order: every backend has the same bits
-        out = out + runs[..., i : i + 1] * signs[i]
+        out = out + runs[..., i : i + 1] * rows[i]
     out = out.reshape(*x.shape[:-1], size)
     while half < size:
         pairs = out.reshape(*x.shape[:-1], -1, 2, half)
