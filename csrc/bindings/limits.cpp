@@ -82,7 +82,6 @@ void bind_limits(nb::module_& m) {
   nb::class_<ProgramWork>(m, "ProgramWork")
       .def_ro("body", &ProgramWork::body)
       .def_ro("head", &ProgramWork::head)
-      .def_ro("kv_elements", &ProgramWork::kv_elements)
       .def_ro("windows", &ProgramWork::windows);
 }
 

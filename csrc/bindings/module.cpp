@@ -269,10 +269,10 @@ void bind_program(nb::module_& m) {
 }
 
 std::unique_ptr<Executor> make_executor(const Recording& recording, int32_t num_layers, int32_t num_kv_heads,
-                                        int32_t head_dim, int32_t element_bytes, int32_t num_blocks,
+                                        int32_t head_dim, int32_t kv_type, int32_t num_blocks,
                                         int32_t max_batched_tokens) {
-  if (element_bytes != 2 && element_bytes != 4) throw nb::value_error("KV elements are of 2 or 4 bytes");
-  const KVShape shape{num_layers, num_kv_heads, head_dim, static_cast<KVType>(element_bytes)};
+  if (kv_type < 0 || kv_type >= kNumKVTypes) throw nb::value_error("no such KV type");
+  const KVShape shape{num_layers, num_kv_heads, head_dim, static_cast<KVType>(kv_type)};
   std::unique_ptr<Executor> executor;
   raise_from(Executor::create(recording.runtime, recording.program, shape, num_blocks, max_batched_tokens, &executor));
   return executor;
@@ -361,9 +361,10 @@ void bind_executor(nb::module_& m) {
       .def("write_block", &write_block, nb::arg("block_id"), nb::arg("data"))
       .def("set_counting", &Executor::set_counting, nb::arg("is_counting"))
       .def("op_counts", &op_counts)
-      .def("fill_kv", [](Executor& executor, float value) { executor.kv().fill(value); });
+      .def("fill_kv", [](Executor& executor, float value) { executor.kv().fill(value); })
+      .def_prop_ro("kv_block_bytes", [](Executor& executor) { return executor.kv().shape().block_bytes(); });
   m.def("make_executor", &make_executor, nb::arg("program"), nb::kw_only(), nb::arg("num_layers"),
-        nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("element_bytes"), nb::arg("num_blocks"),
+        nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("kv_type"), nb::arg("num_blocks"),
         nb::arg("max_batched_tokens"));
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "formats/bf16.h"
 #include "formats/f16.h"
 
 namespace octavo {
@@ -43,10 +44,11 @@ Status KVPool::block(int32_t id, std::span<std::byte>* out) const {
 }
 
 void KVPool::fill(float value) {
-  if (shape_.type == KVType::F16) {
-    std::fill_n(memory_.as<uint16_t>(), memory_.size() / sizeof(uint16_t), f32_to_f16(value));
-  } else {
+  if (shape_.type == KVType::F32) {
     std::fill_n(memory_.as<float>(), memory_.size() / sizeof(float), value);
+  } else {
+    const uint16_t half = shape_.type == KVType::BF16 ? f32_to_bf16(value).bits : f32_to_f16(value);
+    std::fill_n(memory_.as<uint16_t>(), memory_.size() / sizeof(uint16_t), half);
   }
 }
 

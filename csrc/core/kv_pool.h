@@ -15,9 +15,7 @@ struct KVShape {
   int32_t num_layers, num_kv_heads, head_dim;
   KVType type;
 
-  size_t layer_bytes() const {
-    return size_t{2} * num_kv_heads * head_dim * kBlockSize * static_cast<size_t>(type);
-  }
+  size_t layer_bytes() const { return kv_layer_bytes(type, num_kv_heads, head_dim); }
   size_t block_bytes() const { return num_layers * layer_bytes(); }
 };
 
@@ -35,6 +33,8 @@ class KVPool {
 
   // Copies whole blocks (source, destination), in order.
   Status copy(std::span<const std::pair<int32_t, int32_t>> pairs);
+  // Overwrites everything with this number: channels of a float type, factors of a quantised one (codes then hold
+  // anything). NaN makes whatever is read stale come out as NaN.
   void fill(float value);
   // The bytes of one block. Any thread may use those of a block that no step touches meanwhile.
   Status block(int32_t id, std::span<std::byte>* out) const;

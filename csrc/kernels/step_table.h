@@ -8,19 +8,20 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/kv_format.h"
+
 namespace octavo {
 
-inline constexpr int32_t kBlockSize = 16;         // tokens per KV block
 inline constexpr int32_t kContextTile = 128;      // positions per attention partial, from position 0
 inline constexpr int32_t kMaxHeadDim = 1024;
 inline constexpr int32_t kVocabSlice = 4096;      // ids per partial of vocabulary-wide sums
 inline constexpr int32_t kPartialHeader = 16;     // floats before the accumulator of a partial: [0] max, [1] sum
 
-enum class KVType : int32_t { F16 = 2, F32 = 4 };  // value: bytes per element
 enum class Activation : int32_t { kSilu, kGeluTanh };
 enum class RopeOrder : int32_t { kNeox, kAdjacent };
 
-// One layer of the KV pool. A block holds, at `layer_offset`, per kv head { K [head_dim][16] | V [16][head_dim] }.
+// One layer of the KV pool. A block holds, at `layer_offset`, per kv head { K [head_dim][16] | V [16][head_dim] },
+// each with its factors: see kv_format.h.
 struct KVLayer {
   std::byte* pool;
   size_t block_bytes;
@@ -80,7 +81,7 @@ struct StepKernels {
   void (*add)(const float* a, const float* b, int32_t size, float* out);
   void (*softcap)(const float* x, float cap, int32_t size, float* out);
 
-  // Stores keys and values of tokens, rounded to nearest even, each at its slot.
+  // Stores keys and values of tokens, each rounded to nearest even, at its slot. The same bytes from every table.
   void (*write_kv)(const KVLayer& layer, const KVRows& rows, const int32_t* slots, int32_t num_tokens);
 
   // Attention of all rows of `tile` over context tile `context` (positions 128 * context ..) of one kv head.

@@ -18,9 +18,8 @@ MatrixWork work_of(const Function& function, const WeightStore& weights) {
 }  // namespace
 
 ProgramWork work_of(const Program& program, const WeightStore& weights) {
-  ProgramWork work{work_of(program.body(), weights), work_of(program.head(), weights), {}, {}};
+  ProgramWork work{work_of(program.body(), weights), work_of(program.head(), weights), {}};
   for (const AttentionSpec& attention : program.attentions()) {
-    work.kv_elements.push_back(2 * attention.shape.num_kv_heads * attention.shape.head_dim);
     work.windows.push_back(attention.shape.window);
   }
   return work;

@@ -19,8 +19,7 @@ struct MatrixWork {
 struct ProgramWork {
   MatrixWork body;  // per token
   MatrixWork head;  // per output row
-  // By attention layer: elements of K and V of one token, and how many tokens back it sees (0: all).
-  std::vector<int32_t> kv_elements, windows;
+  std::vector<int32_t> windows;  // by attention layer: how many tokens back it sees (0: all)
 };
 
 ProgramWork work_of(const Program& program, const WeightStore& weights);

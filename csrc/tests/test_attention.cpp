@@ -10,8 +10,13 @@
 #include "core/kv_pool.h"
 #include "cpu/dispatch.h"
 #include "formats/f16.h"
+#include "kv_values.h"
 
 using namespace octavo;
+using octavo_test::kKVTypes;
+using octavo_test::rotated;
+using octavo_test::stored_head;
+using octavo_test::StoredHead;
 
 namespace {
 
@@ -70,23 +75,29 @@ struct Fixture {
     return out;
   }
 
-  // What is stored of a number.
-  double stored(float x) const { return test.type == KVType::F16 ? f16_to_f32(f32_to_f16(x)) : x; }
+  std::vector<StoredHead> stored(int32_t kv_head) const {
+    std::vector<StoredHead> out;
+    for (int32_t t = 0; t < test.context; ++t) {
+      out.push_back(stored_head(pool.layer(1), table[t / kBlockSize] * kBlockSize + t % kBlockSize, kv_head));
+    }
+    return out;
+  }
 
-  std::vector<double> expected(int32_t position) const {
+  // Over what is stored. heads: of every kv head.
+  std::vector<double> expected(const std::vector<std::vector<StoredHead>>& heads, int32_t position) const {
     const AttentionShape& shape = test.shape;
     const int32_t group = shape.num_heads / shape.num_kv_heads, dim = shape.head_dim;
     const int32_t first = shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
     std::vector<double> out(q_width());
     for (int32_t h = 0; h < shape.num_heads; ++h) {
+      const float* row = &queries[position * q_width() + h * dim];
+      const std::vector<double> q =
+          test.type == KVType::kInt4 ? rotated(row, dim) : std::vector<double>(row, row + dim);
       std::vector<double> weights;
       double total = 0.0;
       for (int32_t t = first; t <= position; ++t) {
         double score = 0.0;
-        for (int32_t d = 0; d < dim; ++d) {
-          score += queries[position * q_width() + h * dim + d] *
-                   stored(keys[(size_t{1} * t * shape.num_kv_heads + h / group) * dim + d]);
-        }
+        for (int32_t d = 0; d < dim; ++d) score += q[d] * heads[h / group][t].key[d];
         score *= shape.scale;
         if (shape.softcap > 0) score = shape.softcap * std::tanh(score / shape.softcap);
         weights.push_back(std::exp(score));
@@ -94,8 +105,7 @@ struct Fixture {
       }
       for (int32_t t = first; t <= position; ++t) {
         for (int32_t d = 0; d < dim; ++d) {
-          out[h * dim + d] += weights[t - first] / total *
-                              stored(values[(size_t{1} * t * shape.num_kv_heads + h / group) * dim + d]);
+          out[h * dim + d] += weights[t - first] / total * heads[h / group][t].value[d];
         }
       }
     }
@@ -112,14 +122,17 @@ struct Fixture {
 void test_case(const KernelTable& table, const Case& c) {
   Fixture fixture(c, *table.step);
   const size_t width = fixture.q_width();
+  std::vector<std::vector<StoredHead>> heads;
+  for (int32_t h = 0; h < c.shape.num_kv_heads; ++h) heads.push_back(fixture.stored(h));
   for (int32_t position : {0, 1, 15, 16, 127, 128, 129, 200, c.context - 1}) {
     if (position >= c.context) continue;
     const std::vector<float> out = fixture.attend(position, 1);
-    const std::vector<double> expected = fixture.expected(position);
+    const std::vector<double> expected = fixture.expected(heads, position);
     double worst = 0.0;
     for (size_t i = 0; i < width; ++i) worst = std::max(worst, std::abs(out[i] - expected[i]));
     if (!CHECK(worst < 2e-5)) {  // NaN fails too
-      std::fprintf(stderr, "%s: position %d of %d, off by %g\n", table.name, position, c.context, worst);
+      std::fprintf(stderr, "%s, KV type %d: position %d of %d, off by %g\n", table.name, static_cast<int>(c.type),
+                   position, c.context, worst);
     }
   }
   // A tile of eight tokens, or of three, gives the bits of single tokens.
@@ -153,12 +166,13 @@ void test_halves_round_to_nearest_even(const KernelTable& table) {
 
 int main() {
   for (const KernelTable* table : supported_tables(probe_features())) {
-    for (KVType type : {KVType::F16, KVType::F32}) {
+    for (KVType type : kKVTypes) {
       test_case(*table, {{3, 1, 64, 0.125f, 0, 0.0f}, type, 300});
       test_case(*table, {{4, 4, 40, 0.2f, 0, 0.0f}, type, 140});
       test_case(*table, {{8, 1, 16, 0.25f, 100, 0.0f}, type, 290});
       test_case(*table, {{2, 2, 7, 0.5f, 5, 3.0f}, type, 150});
       test_case(*table, {{5, 1, 128, 0.1f, 130, 20.0f}, type, 270});
+      test_case(*table, {{2, 1, 80, 0.1f, 0, 0.0f}, type, 20});
     }
     test_halves_round_to_nearest_even(*table);
   }

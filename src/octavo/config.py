@@ -66,7 +66,10 @@ class CacheConfig:
     """The KV cache."""
 
     kv_cache_dtype: KVDType = field(
-        default=KVDType.F16, metadata=_meta("type of stored keys and values")
+        default=KVDType.F16,
+        metadata=_meta(
+            "type of stored keys and values: f16, bf16, f32, int8, fp8, fp8_e5m2, int8/int4 or int4"
+        ),
     )
     kv_cache_memory_bytes: int | None = field(
         default=None, metadata=_meta("memory for the KV cache, such as 512MiB")

@@ -55,11 +55,89 @@ class QuantFormat(Enum):
 FORMAT_BY_TYPE_ID: dict[int, QuantFormat] = {f.type_id: f for f in QuantFormat}
 
 
-class KVDType(Enum):
-    """How keys and values are stored in the KV cache. Value: bytes per element."""
+class KVCode(Enum):
+    """What is stored of one channel of a key or value. Value: (name, bits, has a scale, has a minimum).
 
-    F16 = 2
-    F32 = 4
+    Scales and minima are float16, one for each token, head and KV_GROUP channels.
+    """
+
+    F16 = ("f16", 16, False, False)
+    BF16 = ("bf16", 16, False, False)
+    F32 = ("f32", 32, False, False)
+    INT8 = ("int8", 8, True, False)
+    FP8_E4M3 = ("fp8_e4m3", 8, True, False)
+    FP8_E5M2 = ("fp8_e5m2", 8, True, False)
+    UINT4 = ("uint4", 4, True, True)
+
+    @property
+    def bits(self) -> int:
+        """Bits of a channel, factors not counted."""
+        return self.value[1]
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether codes are multiples of a scale."""
+        return self.value[2]
+
+    @property
+    def has_minimum(self) -> bool:
+        """Whether codes count from a minimum."""
+        return self.value[3]
+
+
+class KVDType(Enum):
+    """How keys and values are stored in the KV cache. Value: the spelling users see."""
+
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+    INT8 = "int8"
+    FP8_E4M3 = "fp8_e4m3"
+    FP8_E5M2 = "fp8_e5m2"
+    INT8_INT4 = "int8/int4"
+    INT4 = "int4"
+
+    @property
+    def keys(self) -> KVCode:
+        """What is stored of keys; those of 4 bits are rotated by a Hadamard matrix first."""
+        return _CODES_BY_KV_DTYPE[self][0]
+
+    @property
+    def values(self) -> KVCode:
+        """What is stored of values."""
+        return _CODES_BY_KV_DTYPE[self][1]
+
+    @property
+    def number(self) -> int:
+        """Its place in this class: the native core's number."""
+        return list(KVDType).index(self)
+
+
+_CODES_BY_KV_DTYPE: dict[KVDType, tuple[KVCode, KVCode]] = {
+    KVDType.F16: (KVCode.F16, KVCode.F16),
+    KVDType.BF16: (KVCode.BF16, KVCode.BF16),
+    KVDType.F32: (KVCode.F32, KVCode.F32),
+    KVDType.INT8: (KVCode.INT8, KVCode.INT8),
+    KVDType.FP8_E4M3: (KVCode.FP8_E4M3, KVCode.FP8_E4M3),
+    KVDType.FP8_E5M2: (KVCode.FP8_E5M2, KVCode.FP8_E5M2),
+    KVDType.INT8_INT4: (KVCode.INT8, KVCode.UINT4),
+    KVDType.INT4: (KVCode.UINT4, KVCode.UINT4),
+}
+
+KV_DTYPE_BY_NAME: dict[str, KVDType] = {
+    "auto": KVDType.F16,
+    **{dtype.value: dtype for dtype in KVDType},
+    "fp16": KVDType.F16,
+    "float16": KVDType.F16,
+    "half": KVDType.F16,
+    "bfloat16": KVDType.BF16,
+    "fp32": KVDType.F32,
+    "float32": KVDType.F32,
+    "float": KVDType.F32,
+    "fp8": KVDType.FP8_E4M3,
+    "int8-int4": KVDType.INT8_INT4,
+}
+"""Every spelling that is understood, vLLM's among them."""
 
 
 def _keep() -> None:

@@ -195,6 +195,12 @@ def _attention_cases() -> list[OpCase]:
         _attention("mixed batch, window 24, softcap, f32", mixed, 4, 1, 32, KVDType.F32, 24, 5.0),
         _two_layers(chunked),
     ]
+    for dtype in KVDType:
+        cases += [
+            _attention(f"{dtype.value}, heads 9/3 of 64", chunked, 9, 3, 64, dtype),
+            _attention(f"{dtype.value}, mixed batch, window 24", mixed, 4, 1, 80, dtype, 24, 5.0),
+            _attention(f"{dtype.value}, heads 4/1 of 256", mixed, 4, 1, 256, dtype),
+        ]
     return cases
 
 

@@ -191,6 +191,27 @@ def test_attention_outside_of_the_kv_layout_is_refused():
     backend.compile(_OneAttention(backend.ops, 0), KVLayout(1, 1, 16), 1, 1).close()
 
 
+@pytest.mark.parametrize("dtype", list(KVDType))
+@pytest.mark.parametrize(("kv_heads", "head_dim"), [(1, 16), (3, 64), (1, 80), (2, 40), (3, 7)])
+def test_both_languages_count_the_same_bytes(dtype: KVDType, kv_heads: int, head_dim: int):
+    backend = native(ISAS[0])
+    width = kv_heads * head_dim
+    table = float_tensor("t", np.eye(width, dtype=np.float32))
+
+    class Model:
+        def forward(self, ops, batch):
+            x = ops.embed(weight, batch)
+            return ops.attention(
+                x, x, x, AttentionSpec(1, kv_heads, kv_heads, head_dim, 1.0), batch
+            )
+
+        def logits(self, ops, rows):
+            return rows
+
+    weight = backend.ops.weight(table)
+    backend.compile(Model(), KVLayout(2, kv_heads, head_dim, dtype), 2, 1).close()  # compares
+
+
 def test_loading_releases_the_source():
     released: list[str] = []
     backend = native(ISAS[0])

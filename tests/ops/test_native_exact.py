@@ -34,7 +34,11 @@ class Setup:
 
 
 def _load(
-    architecture: str, isa: str, precision: ActivationPrecision, num_threads: int
+    architecture: str,
+    isa: str,
+    precision: ActivationPrecision,
+    kv_dtype: KVDType,
+    num_threads: int,
 ) -> NativeExecutor:
     backend = native(isa, num_threads, precision)
     source = tiny_source(
@@ -52,21 +56,31 @@ def _load(
         num_layers=6 if architecture == "gemma3" else 2,
     )
     loaded: LoadedModel = load_model(source, backend.ops)
-    layout = loaded.config.kv_layout(KVDType.F16)
+    layout = loaded.config.kv_layout(kv_dtype)
     return backend.compile(loaded.model, layout, POOL_BLOCKS, MAX_TOKENS)
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        *((isa, a, ActivationPrecision.INT8) for isa in ISAS for a in ("llama", "gemma3")),
-        (ISAS[0], "llama", ActivationPrecision.INT8X2),  # the C++ tests take every table
+        *(
+            (isa, architecture, ActivationPrecision.INT8, KVDType.F16)
+            for isa in ISAS
+            for architecture in ("llama", "gemma3")
+        ),
+        # The C++ tests take every table.
+        (ISAS[0], "llama", ActivationPrecision.INT8X2, KVDType.F16),
+        *(
+            (ISAS[0], "llama", ActivationPrecision.INT8, dtype)
+            for dtype in KVDType
+            if dtype is not KVDType.F16
+        ),
     ],
-    ids=lambda param: f"{param[0]}-{param[1]}-{param[2].value}",
+    ids=lambda param: f"{param[0]}-{param[1]}-{param[2].value}-{param[3].name}",
 )
 def setup(request: pytest.FixtureRequest) -> Iterator[Setup]:
-    isa, architecture, precision = request.param
-    setup = Setup(*(_load(architecture, isa, precision, threads) for threads in (1, 2)))
+    isa, architecture, precision, dtype = request.param
+    setup = Setup(*(_load(architecture, isa, precision, dtype, threads) for threads in (1, 2)))
     yield setup
     setup.single.close()
     setup.double.close()

@@ -108,6 +108,13 @@ class TorchOps:
         return cap * torch.tanh(x / cap)
 
 
+TORCH_KV_DTYPES = {
+    KVDType.F16: torch.float16,
+    KVDType.BF16: torch.bfloat16,
+    KVDType.F32: torch.float32,
+}
+
+
 class TorchBackend:
     """Backend of TorchOps; samples with the reference sampler."""
 
@@ -123,7 +130,7 @@ class TorchBackend:
         max_batched_tokens: int,
     ) -> TorchExecutor:
         ops = TorchOps(self._dequantize)
-        dtype = torch.float16 if layout.dtype is KVDType.F16 else torch.float32
+        dtype = TORCH_KV_DTYPES[layout.dtype]
         slots = num_blocks * BLOCK_SIZE
         shape = (layout.num_layers, 2, slots, layout.num_kv_heads, layout.head_dim)
         ops.kv = torch.zeros(shape, dtype=dtype)

@@ -1,14 +1,16 @@
-// Included inside `namespace octavo::<isa> { namespace {` after step_math.h: no include, no namespace here.
+// Included inside `namespace octavo::<isa> { namespace {` after step_kv.h: no include, no namespace here.
 // Paged attention of one kv head over one context tile of 128 positions, for the query rows that share the head.
 //
 //   scores[row][position] = q[row] . K       one lane per position: a K block is [head_dim][16 positions]
 //   partial[row] = max, sum of exp(score - max), accumulator = sum of exp(score - max) * V[position]
 //
-// Every score has one accumulator that runs over the channels in order, every output channel one that runs over the
-// row's visible positions in order: sharing K and V loads between rows changes no bit. Positions a row may not see are
-// never multiplied: their memory may hold NaN.
+// Every score has one accumulator that runs over the channels in order (of quantised keys: one a group, whose sums the
+// groups' factors multiply in order), every output channel one that runs over the row's visible positions in order:
+// sharing K and V loads between rows changes no bit. Positions a row may not see are
+// never multiplied: their memory may hold NaN. Codes are read as they are stored; a value's factors are applied in
+// registers, to all rows at once.
 
-constexpr int32_t kRowsAtOnce = 6;
+constexpr int32_t kRowsAtOnce = kVecRegisters - 2 < 6 ? kVecRegisters - 2 : 6;
 constexpr int32_t kBlocksPerTile = kContextTile / kBlockSize;
 
 // How many vectors kRows rows are multiplied with at once: `most` or less, a power of two. In registers are the sums,
@@ -26,104 +28,142 @@ struct Span {
   int32_t begin, end;
 };
 
-template <typename Element>
 struct TileBlocks {
-  const Element* keys[kBlocksPerTile];
-  const Element* values[kBlocksPerTile];
-  const Element* ahead[kBlocksPerTile];  // keys that are read next
+  const std::byte* keys[kBlocksPerTile];
+  const std::byte* values[kBlocksPerTile];
+  const std::byte* ahead[kBlocksPerTile];  // keys that are read next
   int32_t num_ahead;
-  int32_t first, last;  // blocks in use: [first, last)
+  int32_t first, last;             // blocks in use: [first, last)
+  size_t key_bytes, value_bytes;  // of a head in a block
 };
 
-// Elements of a cache line.
-template <typename Element>
-constexpr int32_t kLineElements = 64 / sizeof(Element);
+// Query rows that attend together; of keys with a minimum the sum over each group's channels.
+struct Queries {
+  const float* rows[kRowsAtOnce];
+  float sums[kRowsAtOnce][kMaxHeadDim / kKVGroup];
+};
 
-// Runs of memory, half a block each, that are read later: asked for a few lines at a time, at the pace of the work that
-// goes on meanwhile. More requests than the core tracks would stall it. Into the second-level cache, as a tile fills
-// the first.
-template <typename Element>
+// Runs of memory that are read later: asked for a few lines at a time, at the pace of the work that goes on meanwhile.
+// More requests than the core tracks would stall it. Into the second-level cache, as a tile fills the first.
 class RunsAhead {
  public:
-  RunsAhead(const Element* const* runs, int32_t num_runs, int32_t run_elements)
-      : next_(runs), end_(runs + num_runs), run_elements_(run_elements) {}
+  RunsAhead(const std::byte* const* runs, int32_t num_runs, size_t run_bytes)
+      : next_(runs), end_(runs + num_runs), run_bytes_(run_bytes) {}
 
   // Lines a step to have all of them after `steps` steps.
   int32_t lines_per_step(int32_t steps) const {
-    const int32_t lines = static_cast<int32_t>(end_ - next_) * (run_elements_ / kLineElements<Element>);
+    const int32_t run_lines = static_cast<int32_t>((run_bytes_ + kKVLine - 1) / kKVLine);
+    const int32_t lines = static_cast<int32_t>(end_ - next_) * run_lines;
     return (lines + steps - 1) / steps;
   }
   void fetch(int32_t lines) {
     for (; lines > 0 && next_ != end_; --lines) {
       prefetch_far(*next_ + offset_);
-      offset_ += kLineElements<Element>;
-      if (offset_ < run_elements_) continue;
+      offset_ += kKVLine;
+      if (offset_ < run_bytes_) continue;
       offset_ = 0;
       ++next_;
     }
   }
 
  private:
-  const Element* const* next_;
-  const Element* const* end_;
-  int32_t run_elements_;
-  int32_t offset_ = 0;
+  const std::byte* const* next_;
+  const std::byte* const* end_;
+  size_t run_bytes_;
+  size_t offset_ = 0;
 };
 
-// Scores of kRows rows against kBlocks blocks. q: one pointer per row; scores: rows 128 apart; values: of the same
-// blocks, fetched meanwhile, or null.
-template <typename Element, int kRows, int kBlocks>
-inline void score_blocks(const float* const* q, const AttentionShape& shape, const Element* const* keys,
-                         const Element* const* values, float* scores) {
-  constexpr int32_t kChannelsPerLine = kLineElements<Element> / kBlockSize;
+// Scores of kRows rows against the kBlocks blocks from b on, channels [begin, end): all of them, or a group, in order.
+// scores: rows 128 apart. fetched: bytes of the same blocks' values asked for so far.
+template <KVCode kKeys, int kRows, int kBlocks>
+inline void score_channels(const Queries& q, const AttentionShape& shape, const TileBlocks& blocks, int32_t b0,
+                           int32_t begin, int32_t end, size_t& fetched, float* scores) {
+  constexpr int32_t kChannelsPerLine = static_cast<int32_t>(16 * kKVLine / codes_bytes(kKeys, 16));
+  const std::byte* const* keys = blocks.keys + b0;
   Vec sums[kRows][kBlocks];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int b = 0; b < kBlocks; ++b) sums[r][b] = zero();
   }
-  for (int32_t d = 0; d < shape.head_dim; ++d) {
+  const auto multiply = [&]<int kOdd>(int32_t d) {
     Vec k[kBlocks];
 #pragma GCC unroll 8
-    for (int b = 0; b < kBlocks; ++b) k[b] = load_kv(keys[b] + d * kBlockSize);
-    if (values != nullptr && d % kChannelsPerLine == 0) {
-#pragma GCC unroll 8
-      for (int b = 0; b < kBlocks; ++b) prefetch_far(values[b] + d * kBlockSize);
-    }
+    for (int b = 0; b < kBlocks; ++b) k[b] = load_keys<kKeys, kOdd>(keys[b], d);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Vec channel = splat(q[r][d]);
+      const Vec channel = splat(q.rows[r][d + kOdd]);
 #pragma GCC unroll 8
       for (int b = 0; b < kBlocks; ++b) sums[r][b] = fma(channel, k[b], sums[r][b]);
+    }
+  };
+  constexpr int32_t kStep = kKeys == KVCode::kUint4 ? 2 : 1;
+  for (int32_t d = begin; d < end; d += kStep) {
+    if (d % kChannelsPerLine == 0 && fetched < blocks.value_bytes) {
+#pragma GCC unroll 8
+      for (int b = 0; b < kBlocks; ++b) prefetch_far(blocks.values[b0 + b] + fetched);
+      fetched += kKVLine;
+    }
+    multiply.template operator()<0>(d);
+    if constexpr (kStep == 2) {
+      if (d + 1 < end) multiply.template operator()<1>(d);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int b = 0; b < kBlocks; ++b) {
-      Vec s = mul(sums[r][b], splat(shape.scale));
-      if (shape.softcap != 0.0f) s = capped(s, shape.softcap);
-      store(scores + r * kContextTile + b * kBlockSize, s);
+      float* out = scores + r * kContextTile + b * kBlockSize;
+      Vec s = sums[r][b];
+      if constexpr (has_scale(kKeys)) {
+        const int32_t group = begin / kKVGroup;
+        Vec total = group == 0 ? zero() : load(out);
+        if constexpr (has_minimum(kKeys)) {
+          total = fma(splat(q.sums[r][group]), load_minima<kKeys>(keys[b], shape.head_dim, group), total);
+        }
+        s = fma(s, load_scales<kKeys>(keys[b], shape.head_dim, group), total);
+      }
+      if (end == shape.head_dim) {
+        s = mul(s, splat(shape.scale));
+        if (shape.softcap != 0.0f) s = capped(s, shape.softcap);
+      }
+      store(out, s);
     }
   }
 }
 
+template <KVCode kKeys, int kRows, int kBlocks>
+inline void score_blocks(const Queries& q, const AttentionShape& shape, const TileBlocks& blocks, int32_t b0,
+                         bool with_prefetch, float* scores) {
+  size_t fetched = with_prefetch ? 0 : blocks.value_bytes;
+  if constexpr (has_scale(kKeys)) {
+    for (int32_t begin = 0; begin < shape.head_dim; begin += kKVGroup) {
+      const int32_t end = shape.head_dim - begin < kKVGroup ? shape.head_dim : begin + kKVGroup;
+      score_channels<kKeys, kRows, kBlocks>(q, shape, blocks, b0, begin, end, fetched, scores);
+    }
+    for (; fetched < blocks.value_bytes; fetched += kKVLine) {  // factors
+      for (int b = 0; b < kBlocks; ++b) prefetch_far(blocks.values[b0 + b] + fetched);
+    }
+  } else {
+    score_channels<kKeys, kRows, kBlocks>(q, shape, blocks, b0, 0, shape.head_dim, fetched, scores);
+  }
+}
+
 // The blocks from b on, as many at once as fit, then the rest in smaller numbers.
-template <typename Element, int kRows, int kAtOnce>
-inline void score_from(int32_t b, const float* const* q, const AttentionShape& shape, const TileBlocks<Element>& blocks,
+template <KVCode kKeys, int kRows, int kAtOnce>
+inline void score_from(int32_t b, const Queries& q, const AttentionShape& shape, const TileBlocks& blocks,
                        bool with_prefetch, float* scores) {
   for (; b + kAtOnce <= blocks.last; b += kAtOnce) {
-    score_blocks<Element, kRows, kAtOnce>(q, shape, blocks.keys + b, with_prefetch ? blocks.values + b : nullptr,
-                                          scores + b * kBlockSize);
+    score_blocks<kKeys, kRows, kAtOnce>(q, shape, blocks, b, with_prefetch, scores + b * kBlockSize);
   }
-  if constexpr (kAtOnce > 1) score_from<Element, kRows, kAtOnce / 2>(b, q, shape, blocks, with_prefetch, scores);
+  if constexpr (kAtOnce > 1) score_from<kKeys, kRows, kAtOnce / 2>(b, q, shape, blocks, with_prefetch, scores);
 }
 
 // While keys are read, the values of the same blocks are fetched; while values are read, the keys of the next tile.
-template <typename Element, int kRows>
-inline void score_tile(const float* const* q, const AttentionShape& shape, const TileBlocks<Element>& blocks,
-                       bool with_prefetch, float* scores) {
-  score_from<Element, kRows, vectors_at_once<kRows>(4)>(blocks.first, q, shape, blocks, with_prefetch, scores);
+template <KVCode kKeys, int kRows>
+inline void score_tile(const Queries& q, const AttentionShape& shape, const TileBlocks& blocks, bool with_prefetch,
+                       float* scores) {
+  score_from<kKeys, kRows, vectors_at_once<kRows>(4)>(blocks.first, q, shape, blocks, with_prefetch, scores);
 }
 
 // Turns one row's scores into exp(score - max), 0 outside its span.
@@ -151,28 +191,37 @@ inline void weigh_row(float* scores, Span span, float* partial) {
 }
 
 // accumulator[row][channel .. + 16 kChunks) += weights[row][t] * V[t] for t in span, in order. tail: lanes of a chunk.
-template <typename Element, int kRows, int kChunks>
-inline void accumulate_channels(const float* weights, const TileBlocks<Element>& blocks, RunsAhead<Element>& ahead,
-                                int32_t lines_ahead, Span span, int32_t head_dim, int32_t channel, int32_t tail,
-                                float* accumulators, size_t stride) {
+// The channels are of one group.
+template <KVCode kValues, int kRows, int kChunks>
+inline void accumulate_channels(const float* weights, const TileBlocks& blocks, RunsAhead& ahead, int32_t lines_ahead,
+                                Span span, int32_t head_dim, int32_t channel, int32_t tail, float* accumulators,
+                                size_t stride) {
   Vec sums[kRows][kChunks];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int c = 0; c < kChunks; ++c) sums[r][c] = load(accumulators + r * stride + channel + c * 16);
   }
+  const size_t row_size = row_bytes(kValues, head_dim);
   for (int32_t t = span.begin; t < span.end;) {
     const int32_t block = t / kBlockSize;
     const int32_t end = span.end < (block + 1) * kBlockSize ? span.end : (block + 1) * kBlockSize;
-    const Element* v = blocks.values[block] + static_cast<size_t>(t % kBlockSize) * head_dim + channel;
-    for (; t < end; ++t, v += head_dim) {
+    const std::byte* side = blocks.values[block];
+    const std::byte* row = side + static_cast<size_t>(t % kBlockSize) * row_size;
+    float scales[kBlockSize], minima[kBlockSize];
+    if constexpr (has_scale(kValues)) store(scales, load_scales<kValues>(side, head_dim, channel / kKVGroup));
+    if constexpr (has_minimum(kValues)) store(minima, load_minima<kValues>(side, head_dim, channel / kKVGroup));
+    for (; t < end; ++t, row += row_size) {
       ahead.fetch(lines_ahead);
       Vec chunk[kChunks];
-      if (kChunks == 1 && tail != 16) {
-        chunk[0] = load_kv_part(v, tail);
-      } else {
 #pragma GCC unroll 8
-        for (int c = 0; c < kChunks; ++c) chunk[c] = load_kv(v + c * 16);
+      for (int c = 0; c < kChunks; ++c) {
+        chunk[c] = load_values<kValues>(row, channel + c * 16, kChunks == 1 ? tail : 16);
+        if constexpr (has_minimum(kValues)) {
+          chunk[c] = fma(chunk[c], splat(scales[t % kBlockSize]), splat(minima[t % kBlockSize]));
+        } else if constexpr (has_scale(kValues)) {
+          chunk[c] = mul(chunk[c], splat(scales[t % kBlockSize]));
+        }
       }
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
@@ -189,31 +238,32 @@ inline void accumulate_channels(const float* weights, const TileBlocks<Element>&
   }
 }
 
-template <typename Element, int kRows>
-inline void accumulate(const float* weights, const TileBlocks<Element>& blocks, bool with_prefetch, Span span,
-                       int32_t head_dim, float* accumulators, size_t stride) {
+template <KVCode kValues, int kRows>
+inline void accumulate(const float* weights, const TileBlocks& blocks, bool with_prefetch, Span span, int32_t head_dim,
+                       float* accumulators, size_t stride) {
   if (span.begin >= span.end) return;
   constexpr int kChunks = vectors_at_once<kRows>(4);
-  RunsAhead<Element> ahead(blocks.ahead, with_prefetch ? blocks.num_ahead : 0, head_dim * kBlockSize);
+  static_assert(kKVGroup % (16 * kChunks) == 0);
+  RunsAhead ahead(blocks.ahead, with_prefetch ? blocks.num_ahead : 0, blocks.key_bytes);
   const int32_t passes = (head_dim + 16 * kChunks - 1) / (16 * kChunks);
   const int32_t lines_ahead = ahead.lines_per_step(passes * (span.end - span.begin));
   int32_t channel = 0;
   for (; channel + 16 * kChunks <= head_dim; channel += 16 * kChunks) {
-    accumulate_channels<Element, kRows, kChunks>(weights, blocks, ahead, lines_ahead, span, head_dim, channel, 16,
+    accumulate_channels<kValues, kRows, kChunks>(weights, blocks, ahead, lines_ahead, span, head_dim, channel, 16,
                                                  accumulators, stride);
   }
   for (; channel < head_dim; channel += 16) {
     const int32_t tail = head_dim - channel < 16 ? head_dim - channel : 16;
-    accumulate_channels<Element, kRows, 1>(weights, blocks, ahead, lines_ahead, span, head_dim, channel, tail,
+    accumulate_channels<kValues, kRows, 1>(weights, blocks, ahead, lines_ahead, span, head_dim, channel, tail,
                                            accumulators, stride);
   }
 }
 
 // Rows [0, kRows) of a group: scores, weights, sums over V.
-template <typename Element, int kRows>
-inline void attend_rows(const float* const* q, const Span* spans, const AttentionShape& shape,
-                        const TileBlocks<Element>& blocks, bool with_prefetch, float* partials, float* scores) {
-  score_tile<Element, kRows>(q, shape, blocks, with_prefetch, scores);
+template <KVCode kKeys, KVCode kValues, int kRows>
+inline void attend_rows(const Queries& q, const Span* spans, const AttentionShape& shape, const TileBlocks& blocks,
+                        bool with_prefetch, float* partials, float* scores) {
+  score_tile<kKeys, kRows>(q, shape, blocks, with_prefetch, scores);
   const size_t stride = partial_floats(shape.head_dim);
   Span shared = {0, kContextTile};
   for (int r = 0; r < kRows; ++r) {
@@ -230,54 +280,58 @@ inline void attend_rows(const float* const* q, const Span* spans, const Attentio
   float* accumulators = partials + kPartialHeader;
   for (int r = 0; r < kRows; ++r) {
     const Span own = {spans[r].begin, spans[r].end < shared.begin ? spans[r].end : shared.begin};
-    accumulate<Element, 1>(scores + r * kContextTile, blocks, false, own, shape.head_dim, accumulators + r * stride,
+    accumulate<kValues, 1>(scores + r * kContextTile, blocks, false, own, shape.head_dim, accumulators + r * stride,
                            stride);
   }
-  accumulate<Element, kRows>(scores, blocks, with_prefetch, shared, shape.head_dim, accumulators, stride);
+  accumulate<kValues, kRows>(scores, blocks, with_prefetch, shared, shape.head_dim, accumulators, stride);
   for (int r = 0; r < kRows; ++r) {
     const Span own = {spans[r].begin > shared.end ? spans[r].begin : shared.end, spans[r].end};
-    accumulate<Element, 1>(scores + r * kContextTile, blocks, false, own, shape.head_dim, accumulators + r * stride,
+    accumulate<kValues, 1>(scores + r * kContextTile, blocks, false, own, shape.head_dim, accumulators + r * stride,
                            stride);
   }
 }
 
-template <typename Element, int kRows = kRowsAtOnce>
-inline void attend_some(int32_t num_rows, const float* const* q, const Span* spans, const AttentionShape& shape,
-                        const TileBlocks<Element>& blocks, bool with_prefetch, float* partials, float* scores) {
+template <KVCode kKeys, KVCode kValues, int kRows = kRowsAtOnce>
+inline void attend_some(int32_t num_rows, const Queries& q, const Span* spans, const AttentionShape& shape,
+                        const TileBlocks& blocks, bool with_prefetch, float* partials, float* scores) {
   if (num_rows == kRows) {
-    attend_rows<Element, kRows>(q, spans, shape, blocks, with_prefetch, partials, scores);
+    attend_rows<kKeys, kValues, kRows>(q, spans, shape, blocks, with_prefetch, partials, scores);
   } else if constexpr (kRows > 1) {
-    attend_some<Element, kRows - 1>(num_rows, q, spans, shape, blocks, with_prefetch, partials, scores);
+    attend_some<kKeys, kValues, kRows - 1>(num_rows, q, spans, shape, blocks, with_prefetch, partials, scores);
   }
 }
 
-// Keys of one head in a block; its values follow them.
-template <typename Element>
-inline Element* head_keys(const KVLayer& layer, int32_t block, int32_t head) {
-  const size_t head_elements = static_cast<size_t>(layer.head_dim) * kBlockSize;
-  std::byte* base = layer.pool + static_cast<size_t>(block) * layer.block_bytes + layer.layer_offset;
-  return reinterpret_cast<Element*>(base) + 2 * head * head_elements;
-}
-
-template <typename Element>
-inline TileBlocks<Element> find_blocks(const KVLayer& layer, const QueryTile& tile, int32_t kv_head, int32_t context,
-                                       const KeysAhead& ahead, Span seen) {
-  const size_t head_elements = static_cast<size_t>(layer.head_dim) * kBlockSize;
-  TileBlocks<Element> blocks;
+template <KVCode kKeys, KVCode kValues>
+inline TileBlocks find_blocks(const KVLayer& layer, const QueryTile& tile, int32_t kv_head, int32_t context,
+                              const KeysAhead& ahead, Span seen) {
+  TileBlocks blocks;
+  blocks.key_bytes = side_bytes(kKeys, layer.head_dim);
+  blocks.value_bytes = side_bytes(kValues, layer.head_dim);
   blocks.first = seen.begin / kBlockSize;
   blocks.last = (seen.end + kBlockSize - 1) / kBlockSize;
   for (int32_t b = blocks.first; b < blocks.last; ++b) {
-    blocks.keys[b] = head_keys<Element>(layer, tile.block_table[context * kBlocksPerTile + b], kv_head);
-    blocks.values[b] = blocks.keys[b] + head_elements;
+    blocks.keys[b] = head_of<kKeys, kValues>(layer, tile.block_table[context * kBlocksPerTile + b], kv_head);
+    blocks.values[b] = blocks.keys[b] + blocks.key_bytes;
   }
   blocks.num_ahead = ahead.num_blocks;
   for (int32_t b = 0; b < ahead.num_blocks; ++b) {
-    blocks.ahead[b] = head_keys<Element>(layer, ahead.blocks[b], ahead.kv_head);
+    blocks.ahead[b] = head_of<kKeys, kValues>(layer, ahead.blocks[b], ahead.kv_head);
   }
   return blocks;
 }
 
-template <typename Element>
+// Keys with a minimum are rotated: row r of the queries too, into `rotated`.
+inline void rotate_query(int32_t r, int32_t head_dim, float* rotated, Queries& q) {
+  rotate(q.rows[r], head_dim, rotated);
+  q.rows[r] = rotated;
+  for (int32_t first = 0; first < head_dim; first += kKVGroup) {
+    float sum = 0.0f;
+    for (int32_t i = first; i < head_dim && i < first + kKVGroup; ++i) sum += rotated[i];
+    q.sums[r][first / kKVGroup] = sum;
+  }
+}
+
+template <KVCode kKeys, KVCode kValues>
 inline void attend_typed(const KVLayer& layer, const AttentionShape& shape, const QueryTile& tile, int32_t kv_head,
                          int32_t context, const KeysAhead& ahead, float* partials, float* scratch) {
   const int32_t group = shape.num_heads / shape.num_kv_heads, num_rows = tile.num_tokens * group;
@@ -300,30 +354,30 @@ inline void attend_typed(const KVLayer& layer, const AttentionShape& shape, cons
     if (span.end > seen.end) seen.end = span.end;
   }
   if (seen.begin >= seen.end) seen = {0, 0};
-  const TileBlocks<Element> blocks = find_blocks<Element>(layer, tile, kv_head, context, ahead, seen);
+  const TileBlocks blocks = find_blocks<kKeys, kValues>(layer, tile, kv_head, context, ahead, seen);
   const size_t stride = partial_floats(shape.head_dim);
   for (int32_t row = 0; row < num_rows; row += kRowsAtOnce) {
     const int32_t count = num_rows - row < kRowsAtOnce ? num_rows - row : kRowsAtOnce;
-    const float* q[kRowsAtOnce];
+    Queries q;
+    float rotated[has_minimum(kKeys) ? kRowsAtOnce : 1][has_minimum(kKeys) ? kMaxHeadDim : 1];
     Span spans[kRowsAtOnce];
     for (int32_t r = 0; r < count; ++r) {
       const int32_t token = (row + r) / group, head = kv_head * group + (row + r) % group;
-      q[r] = tile.q + token * tile.q_stride + static_cast<size_t>(head) * shape.head_dim;
+      q.rows[r] = tile.q + token * tile.q_stride + static_cast<size_t>(head) * shape.head_dim;
+      if constexpr (has_minimum(kKeys)) rotate_query(r, shape.head_dim, rotated[r], q);
       spans[r] = span_of(token);
     }
     const bool with_prefetch = tile.num_tokens == 1 && row == 0;  // prefill finds its blocks in the cache
-    attend_some<Element>(count, q, spans, shape, blocks, with_prefetch, partials + row * stride,
-                         scratch + row * kContextTile);
+    attend_some<kKeys, kValues>(count, q, spans, shape, blocks, with_prefetch, partials + row * stride,
+                                scratch + row * kContextTile);
   }
 }
 
 void attend(const KVLayer& layer, const AttentionShape& shape, const QueryTile& tile, int32_t kv_head, int32_t context,
             const KeysAhead& ahead, float* partials, float* scratch) {
-  if (layer.type == KVType::F16) {
-    attend_typed<uint16_t>(layer, shape, tile, kv_head, context, ahead, partials, scratch);
-  } else {
-    attend_typed<float>(layer, shape, tile, kv_head, context, ahead, partials, scratch);
-  }
+  with_codes(layer.type, [&]<KVCode kKeys, KVCode kValues>() {
+    attend_typed<kKeys, kValues>(layer, shape, tile, kv_head, context, ahead, partials, scratch);
+  });
 }
 
 // state' = state * exp(max - max') + partial * exp(partial max - max'), the same for the first tile of a sequence.
@@ -350,34 +404,4 @@ void finish(const float* state, int32_t head_dim, float* out) {
   const Vec sum = splat(state[1]);
   const float* accumulator = state + kPartialHeader;
   for_lanes(head_dim, [&](int32_t i, int32_t n) { store_lanes(out + i, div(load(accumulator + i), sum), n); });
-}
-
-template <typename Element>
-inline void write_token(const KVLayer& layer, const float* k, const float* v, int32_t slot) {
-  const int32_t place = slot % kBlockSize;
-  for (int32_t h = 0; h < layer.num_kv_heads; ++h, k += layer.head_dim, v += layer.head_dim) {
-    Element* keys = head_keys<Element>(layer, slot / kBlockSize, h);
-    Element* value = keys + static_cast<size_t>(kBlockSize + place) * layer.head_dim;
-    for_lanes(layer.head_dim, [&](int32_t i, int32_t n) {
-      Element column[16];
-      store_kv_part(column, load_lanes(k + i, n), n);
-      for (int32_t c = 0; c < n; ++c) keys[(i + c) * kBlockSize + place] = column[c];
-      store_kv_part(value + i, load_lanes(v + i, n), n);
-    });
-  }
-}
-
-template <typename Element>
-inline void write_tokens(const KVLayer& layer, const KVRows& rows, const int32_t* slots, int32_t num_tokens) {
-  for (int32_t t = 0; t < num_tokens; ++t) {
-    write_token<Element>(layer, rows.keys + t * rows.key_stride, rows.values + t * rows.value_stride, slots[t]);
-  }
-}
-
-void write_kv(const KVLayer& layer, const KVRows& rows, const int32_t* slots, int32_t num_tokens) {
-  if (layer.type == KVType::F16) {
-    write_tokens<uint16_t>(layer, rows, slots, num_tokens);
-  } else {
-    write_tokens<float>(layer, rows, slots, num_tokens);
-  }
 }

@@ -7,6 +7,9 @@
 
 #include <immintrin.h>
 
+#include "formats/bf16.h"
+#include "formats/f16.h"
+
 namespace octavo::avx2 {
 namespace {
 
@@ -63,6 +66,48 @@ inline void store_kv_part(uint16_t* p, Vec v, int32_t n) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 8), _mm256_cvtps_ph(v.high, kNearest));
   if (n == 16) return;
   for (int32_t i = 0; i < n; ++i) p[i] = halves[i];
+}
+
+inline __m128i low_half(__m128i x) { return x; }
+inline __m128i high_half(__m128i x) { return _mm_unpackhi_epi64(x, x); }
+// Codes of 16 channels or tokens; what a code stands for is in step_kv.h.
+inline Vec load_bf16(const Bf16* p) {
+  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const auto up = [](__m128i half) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+  };
+  return {up(_mm256_castsi256_si128(words)), up(_mm256_extracti128_si256(words, 1))};
+}
+inline Vec widen_signed(__m128i bytes) {
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low_half(bytes))),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high_half(bytes)))};
+}
+inline Vec load_int8(const uint8_t* p) { return widen_signed(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+// The half precision numbers whose sign is a code's first bit and whose other bits begin with the code's rest, after
+// kSkip zeros.
+template <int kSkip>
+inline Vec load_float8(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const auto half = [](__m128i eight) {
+    const __m128i words = _mm_slli_epi16(_mm_cvtepu8_epi16(eight), 8);
+    if constexpr (kSkip == 0) return _mm256_cvtph_ps(words);
+    const __m128i sign = _mm_and_si128(words, _mm_set1_epi16(static_cast<int16_t>(0x8000)));
+    const __m128i rest = _mm_srli_epi16(_mm_andnot_si128(_mm_set1_epi16(static_cast<int16_t>(0x8000)), words), kSkip);
+    return _mm256_cvtph_ps(_mm_or_si128(sign, rest));
+  };
+  return {half(low_half(bytes)), half(high_half(bytes))};
+}
+// The lower (shift 0) or upper (shift 4) four bits of 16 bytes.
+template <int kShift>
+inline Vec load_nibbles(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return widen_signed(_mm_and_si128(_mm_srli_epi16(bytes, kShift), _mm_set1_epi8(15)));
+}
+// The lower four bits of 8 bytes, then the upper.
+inline Vec load_packed_nibbles(const uint8_t* p) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  const __m128i both = _mm_unpacklo_epi64(bytes, _mm_srli_epi16(bytes, 4));
+  return widen_signed(_mm_and_si128(both, _mm_set1_epi8(15)));
 }
 
 inline Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }

@@ -31,6 +31,37 @@ inline void store_kv_part(uint16_t* p, Vec v, int32_t n) {
   _mm256_mask_storeu_epi16(p, static_cast<__mmask16>((1u << n) - 1), halves);
 }
 
+// Codes of 16 channels or tokens; what a code stands for is in step_kv.h.
+inline Vec load_bf16(const Bf16* p) {
+  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+}
+inline Vec widen_signed(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)); }
+inline Vec load_int8(const uint8_t* p) { return widen_signed(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+// The half precision numbers whose sign is a code's first bit and whose other bits begin with the code's rest, after
+// kSkip zeros.
+template <int kSkip>
+inline Vec load_float8(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  const __m256i words = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8);
+  if constexpr (kSkip == 0) return _mm512_cvtph_ps(words);
+  const __m256i top = _mm256_set1_epi16(static_cast<int16_t>(0x8000));
+  const __m256i rest = _mm256_srli_epi16(_mm256_andnot_si256(top, words), kSkip);
+  return _mm512_cvtph_ps(_mm256_or_si256(_mm256_and_si256(top, words), rest));
+}
+// The lower (shift 0) or upper (shift 4) four bits of 16 bytes.
+template <int kShift>
+inline Vec load_nibbles(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return widen_signed(_mm_and_si128(_mm_srli_epi16(bytes, kShift), _mm_set1_epi8(15)));
+}
+// The lower four bits of 8 bytes, then the upper.
+inline Vec load_packed_nibbles(const uint8_t* p) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  const __m128i both = _mm_unpacklo_epi64(bytes, _mm_srli_epi16(bytes, 4));
+  return widen_signed(_mm_and_si128(both, _mm_set1_epi8(15)));
+}
+
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "formats/bf16.h"
 #include "formats/f16.h"
 
 namespace octavo::scalar {
@@ -13,7 +14,7 @@ struct Vec {
   float lane[16];
 };
 using Mask = uint32_t;  // bit i = lane i
-constexpr int kVecRegisters = 32;  // any number: no Vec is in one
+constexpr int kVecRegisters = 4;  // any number, as no Vec is in one; a small one keeps the code small
 
 inline uint32_t float_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 inline float bits_float(uint32_t x) { return __builtin_bit_cast(float, x); }
@@ -54,6 +55,32 @@ inline Vec load_kv_part(const uint16_t* p, int32_t n) {
 inline void store_kv_part(float* p, Vec v, int32_t n) { store_part(p, v, n); }
 inline void store_kv_part(uint16_t* p, Vec v, int32_t n) {
   for (int i = 0; i < n; ++i) p[i] = f32_to_f16(v.lane[i]);
+}
+
+// Codes of 16 channels or tokens; what a code stands for is in step_kv.h.
+inline Vec load_bf16(const Bf16* p) {
+  return each([&](int i) { return bf16_to_f32(p[i]); });
+}
+inline Vec load_int8(const uint8_t* p) {
+  return each([&](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
+}
+// The half precision numbers whose sign is a code's first bit and whose other bits begin with the code's rest, after
+// kSkip zeros.
+template <int kSkip>
+inline Vec load_float8(const uint8_t* p) {
+  return each([&](int i) {
+    const uint32_t sign = (p[i] & 0x80u) << 8, rest = (p[i] & 0x7fu) << (8 - kSkip);
+    return f16_to_f32(static_cast<uint16_t>(sign | rest));
+  });
+}
+// The lower (shift 0) or upper (shift 4) four bits of 16 bytes.
+template <int kShift>
+inline Vec load_nibbles(const uint8_t* p) {
+  return each([&](int i) { return static_cast<float>((p[i] >> kShift) & 15); });
+}
+// The lower four bits of 8 bytes, then the upper.
+inline Vec load_packed_nibbles(const uint8_t* p) {
+  return each([&](int i) { return static_cast<float>(i < 8 ? p[i] & 15 : p[i - 8] >> 4); });
 }
 
 inline Vec add(Vec a, Vec b) {

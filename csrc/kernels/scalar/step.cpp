@@ -6,6 +6,7 @@ namespace {
 
 #include "kernels/generic/step_math.h"
 #include "kernels/generic/step_vocab.h"
+#include "kernels/generic/step_kv.h"
 #include "kernels/generic/step_attention.h"
 
 }  // namespace

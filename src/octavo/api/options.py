@@ -20,7 +20,7 @@ from octavo.config import (
     SchedulerConfig,
     parse_size,
 )
-from octavo.dtypes import KVDType
+from octavo.dtypes import KV_DTYPE_BY_NAME, KVDType
 from octavo.errors import InvalidRequest
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -61,17 +61,6 @@ class LLMOptions(TypedDict, total=False):
     enforce_eager: bool
 
 
-_KV_DTYPES: Final[Mapping[str, KVDType]] = {
-    "auto": KVDType.F16,
-    "f16": KVDType.F16,
-    "fp16": KVDType.F16,
-    "float16": KVDType.F16,
-    "half": KVDType.F16,
-    "f32": KVDType.F32,
-    "fp32": KVDType.F32,
-    "float32": KVDType.F32,
-    "float": KVDType.F32,
-}
 _WEIGHT_DTYPES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
 
 
@@ -142,7 +131,7 @@ def _check_compatibility(options: Mapping[str, Any]) -> None:
 def _kv_dtype(value: str | KVDType) -> KVDType:
     if isinstance(value, KVDType):
         return value
-    return _parse(value, _KV_DTYPES, "kv_cache_dtype")
+    return _parse(value, KV_DTYPE_BY_NAME, "kv_cache_dtype")
 
 
 def _backend(value: str | BackendName) -> BackendName:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, get_type_hints
 from cyclopts import CycloptsError, Parameter, Token
 
 from octavo.config import parse_size
+from octavo.dtypes import KV_DTYPE_BY_NAME, KVDType
 from octavo.errors import InvalidRequest
 
 _HIDDEN: Final = frozenset({"n"})
@@ -107,6 +108,9 @@ def _flag(
         options.update(negative=(), show_default=False)
     elif hint in (int, int | None):
         options["converter"] = _whole
+    elif isinstance(default, KVDType):
+        options.update(converter=_kv_dtype, metavar="TYPE", show_choices=False)
+        options["show_default"] = lambda value: value.value
     elif isinstance(default, Enum):
         options["show_default"] = lambda value: _choice(value.name)
         options["name_transform"] = _choice
@@ -147,6 +151,15 @@ def _size(type_: Any, tokens: Sequence[Token]) -> int:
 
 def _size_text(num_bytes: int) -> str:
     return f"{num_bytes >> 30}GiB" if num_bytes % 2**30 == 0 else str(num_bytes)
+
+
+def _kv_dtype(type_: Any, tokens: Sequence[Token]) -> KVDType:
+    """A KV type by any of its spellings."""
+    found = KV_DTYPE_BY_NAME.get(tokens[0].value.lower())
+    if found is None:
+        choices = ", ".join(f'"{name}"' for name in KV_DTYPE_BY_NAME)
+        raise ValueError(f'no KV type "{tokens[0].value}": choose one of {choices}')
+    return found
 
 
 def _bias(type_: Any, tokens: Sequence[Token]) -> dict[int, float]:

@@ -67,7 +67,7 @@ def open_disk(
         "numerics": str(NUMERICS),
     }
     try:
-        files = BlockFiles(directory, facts, layout.block_bytes, resolved.model_name)
+        files = BlockFiles(directory, facts, runner.read_block(0).nbytes, resolved.model_name)
         if cache.kv_disk_size < files.file_bytes:
             raise InvalidRequest(
                 f"kv_disk_size {cache.kv_disk_size} holds no block: one has {files.file_bytes} bytes",

@@ -11,6 +11,7 @@ from octavo.config import BackendName, ComputeConfig, EngineConfig
 from octavo.engine.builds import BuildPlace, find_build, packed_part, warn_unusable
 from octavo.engine.disk import open_disk, origin_of
 from octavo.engine.engine import Engine
+from octavo.engine.kv_costs import describe_kv_type
 from octavo.engine.machine import MachineLimits, read_machine_limits
 from octavo.engine.memory_plan import (
     ModelFacts,
@@ -163,7 +164,7 @@ def _open_backend(compute: ComputeConfig, num_threads: int, held: ExitStack) -> 
 def _log_start(info: EngineInfo, resolved: ResolvedConfig, origin: str, seconds: float) -> None:
     _logger.info(
         "%s ready in %.2f s: %s, %.0f M parameters, file %s\n"
-        "kernels %s, %d threads; %d tokens a step, prefill cut at %.0f ms while others decode\n%s",
+        "kernels %s, %d threads; %d tokens a step, prefill cut at %.0f ms while others decode\n%s\n%s",
         info.model_name,
         seconds,
         info.architecture,
@@ -174,4 +175,5 @@ def _log_start(info: EngineInfo, resolved: ResolvedConfig, origin: str, seconds:
         resolved.max_num_batched_tokens,
         resolved.max_step_s * 1000,
         resolved.plan.table(),
+        describe_kv_type(resolved.layout),
     )

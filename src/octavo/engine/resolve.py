@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.config import BackendName, EngineConfig
+from octavo.engine.kv_costs import quality_warning
 from octavo.engine.machine import MachineLimits
 from octavo.engine.memory_plan import MemoryPlan, MemoryWish, ModelFacts, plan_memory
 from octavo.errors import InvalidRequest
@@ -97,6 +98,8 @@ def _warnings(
             "not everything fits the memory, the plan below is smaller than asked for; "
             "--kv-cache-memory-bytes gives the KV cache more"
         )
+    if (warning := quality_warning(facts.layout.dtype)) is not None:
+        warnings.append(warning)
     if num_threads > limits.num_cores:
         warnings.append(
             f"{num_threads} threads on {limits.num_cores} granted cores slow each other down; "

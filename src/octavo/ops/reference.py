@@ -12,24 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from octavo.dtypes import HostTensor, KVDType
-from octavo.kv_layout import BLOCK_SIZE, KVLayout
+from octavo.dtypes import HostTensor
 from octavo.ops.protocol import (
     Activation,
     AttentionSpec,
     Batch,
     Bools,
-    Bytes,
     Floats,
     Int32s,
     RopeOrder,
     RopeSpec,
 )
+from octavo.ops.reference_kv import ReferenceKV, rotated
 
 Dequantize = Callable[[HostTensor], Floats]
 """Elements of a tensor as float32, in the tensor's shape."""
-
-_NUMPY_DTYPE_BY_KV_DTYPE = {KVDType.F16: np.float16, KVDType.F32: np.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,61 +35,6 @@ class ReferenceWeight:
 
     name: str
     values: Floats
-
-
-class ReferenceKV:
-    """Keys and values of every slot, in their stored type.
-
-    Shapes: keys, values [num_layers, num_blocks * BLOCK_SIZE, num_kv_heads, head_dim]. Unlike KVLayout a token's
-    channels are innermost: indexing by slot is easier to follow, and no result depends on it.
-    """
-
-    def __init__(self, layout: KVLayout, num_blocks: int) -> None:
-        shape = (layout.num_layers, num_blocks * BLOCK_SIZE, layout.num_kv_heads, layout.head_dim)
-        dtype = _NUMPY_DTYPE_BY_KV_DTYPE[layout.dtype]
-        self.keys = np.zeros(shape, dtype)
-        self.values = np.zeros(shape, dtype)
-
-    def write(self, layer: int, slots: Int32s, keys: Floats, values: Floats) -> None:
-        """Store one layer's keys and values [n, kv_heads, head_dim] at these slots, rounded to the stored type."""
-        # A value beyond the range of float16 is stored as infinity, like a hardware conversion does.
-        with np.errstate(over="ignore"):
-            self.keys[layer, slots] = keys
-            self.values[layer, slots] = values
-
-    def read(self, layer: int, block_table: Int32s, num_tokens: int) -> tuple[Floats, Floats]:
-        """Keys and values of a sequence's tokens in order, each float32 [num_tokens, kv_heads, head_dim]."""
-        positions = np.arange(num_tokens)
-        slots = block_table[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-        keys, values = self.keys[layer, slots], self.values[layer, slots]
-        return keys.astype(np.float32), values.astype(np.float32)
-
-    def copy_block(self, source: int, destination: int) -> None:
-        """Copy all layers of one block."""
-        for blocks in self._blocks():
-            blocks[:, destination] = blocks[:, source]
-
-    def read_block(self, block_id: int) -> Bytes:
-        """The bytes of one block: keys of all layers, then values."""
-        parts = [blocks[:, block_id].tobytes() for blocks in self._blocks()]
-        return np.frombuffer(b"".join(parts), np.uint8)
-
-    def write_block(self, block_id: int, data: Bytes) -> None:
-        """Overwrite one block with bytes of `read_block`."""
-        for blocks, part in zip(self._blocks(), np.split(data, 2), strict=True):
-            blocks[:, block_id] = part.view(blocks.dtype).reshape(blocks[:, block_id].shape)
-
-    def _blocks(self) -> list[Floats]:
-        """Keys and values, each [num_layers, num_blocks, BLOCK_SIZE, num_kv_heads, head_dim]."""
-        return [
-            store.reshape(store.shape[0], -1, BLOCK_SIZE, *store.shape[2:])
-            for store in (self.keys, self.values)
-        ]
-
-    def fill(self, value: float) -> None:
-        """Overwrite everything."""
-        self.keys.fill(value)
-        self.values.fill(value)
 
 
 class ReferenceOps:
@@ -172,6 +114,8 @@ class ReferenceOps:
         self._kv.write(spec.layer, batch.slots, k, v)
         out = np.empty((n, spec.num_heads, spec.head_dim), np.float32)
         heads = q.reshape(out.shape)
+        if self._kv.has_rotated_keys:
+            heads = rotated(heads)
         for r, num_tokens in enumerate(batch.seq_lens):
             rows = slice(batch.query_start[r], batch.query_start[r + 1])
             if rows.start == rows.stop:

@@ -21,7 +21,8 @@ from octavo.ops.protocol import (
     SampleBatch,
     SampleResult,
 )
-from octavo.ops.reference import Dequantize, ReferenceKV, ReferenceOps, ReferenceWeight
+from octavo.ops.reference import Dequantize, ReferenceOps, ReferenceWeight
+from octavo.ops.reference_kv import ReferenceKV
 from octavo.ops.reference_sampling import empty_result, sample_rows
 
 _logger = logging.getLogger(__name__)

@@ -72,6 +72,27 @@ def test_an_impossible_value_names_its_keyword(options: dict[str, object], param
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("auto", KVDType.F16),
+        ("float16", KVDType.F16),
+        ("bfloat16", KVDType.BF16),
+        ("bf16", KVDType.BF16),
+        ("fp8", KVDType.FP8_E4M3),
+        ("fp8_e4m3", KVDType.FP8_E4M3),
+        ("fp8_e5m2", KVDType.FP8_E5M2),
+        ("INT8", KVDType.INT8),
+        ("int8/int4", KVDType.INT8_INT4),
+        ("int8-int4", KVDType.INT8_INT4),
+        ("int4", KVDType.INT4),
+        (KVDType.INT4, KVDType.INT4),
+    ],
+)
+def test_kv_types_have_vllm_spellings(name: str | KVDType, dtype: KVDType) -> None:
+    assert engine_config("m", {"kv_cache_dtype": name}).cache.kv_cache_dtype is dtype
+
+
 def test_a_build_can_be_left_aside_or_named() -> None:
     assert engine_config("m", {}).model.build
     config = engine_config("m", {"build": False, "build_file": "x.octavo"})

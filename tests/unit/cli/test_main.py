@@ -61,6 +61,7 @@ def test_an_unknown_verb_is_wrong_usage_with_a_guess(octavo: Octavo) -> None:
         (("run", "m", "a", "--logit-bias", "[1]"), "JSON object"),
         (("run", "m", "a", "--kv-cache-memory-bytes", "12zz"), "512MiB"),
         (("run", "m", "a", "--kv-cache-dtype", "f8"), '"f16"'),
+        (("run", "m", "a", "--kv-cache-dtype", "int1"), '"int8/int4"'),
         (("run", "m", "a", "--raw", "--system", "b"), "--system"),
         (("perplexity", "m", "f", "--ctx", "2"), "--ctx"),
         (("list", "--log-level", "silly"), "DEBUG, INFO, WARNING, ERROR"),

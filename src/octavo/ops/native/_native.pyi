@@ -58,8 +58,6 @@ class ProgramWork:
     @property
     def head(self) -> MatrixWork: ...
     @property
-    def kv_elements(self) -> list[int]: ...
-    @property
     def windows(self) -> list[int]: ...
 
 def packed_bytes(format: int, rows: int, cols: int) -> int:
@@ -144,6 +142,10 @@ class Executor:
     def read_block(self, block_id: int) -> Bytes: ...
     def write_block(self, block_id: int, data: Bytes) -> None: ...
     def fill_kv(self, value: float) -> None: ...
+    @property
+    def kv_block_bytes(self) -> int:
+        """Bytes of a KV block, all layers."""
+
     def set_counting(self, is_counting: bool) -> None:
         """Whether steps from now on are counted; turning it on starts from zero."""
 
@@ -158,8 +160,11 @@ def make_executor(
     num_layers: int,
     num_kv_heads: int,
     head_dim: int,
-    element_bytes: int,
+    kv_type: int,
     num_blocks: int,
     max_batched_tokens: int,
 ) -> Executor:
-    """Plan buffers and reserve KV memory. Raises ValueError, UnsupportedArchitecture, CapacityError."""
+    """Plan buffers and reserve KV memory; `kv_type` is a KVDType's number.
+
+    Raises: ValueError, UnsupportedArchitecture, CapacityError.
+    """

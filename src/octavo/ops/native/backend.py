@@ -115,10 +115,11 @@ class NativeBackend:
             num_layers=layout.num_layers,
             num_kv_heads=layout.num_kv_heads,
             head_dim=layout.head_dim,
-            element_bytes=layout.dtype.value,
+            kv_type=layout.dtype.number,
             num_blocks=num_blocks,
             max_batched_tokens=max_batched_tokens,
         )
+        assert executor.kv_block_bytes == layout.block_bytes
         _logger.info(
             "native backend: %s kernels, %s activations, %d threads, %.1f MB of packed weights, %d KV blocks of %s",
             self._kernel_table,
@@ -126,9 +127,9 @@ class NativeBackend:
             self._num_threads,
             self._runtime.weight_bytes / 1e6,
             num_blocks,
-            layout.dtype.name,
+            layout.dtype.value,
         )
-        return NativeExecutor(executor, self._runtime, work_of(program, layout.dtype.value))
+        return NativeExecutor(executor, self._runtime, work_of(program, layout))
 
     def close(self) -> None:
         """Drop the weights and threads; they are freed when no executor is left open. Idempotent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from octavo.kv_layout import BLOCK_SIZE, KVLayout
 from octavo.observability.limits import MachineCeilings, MatrixWork, ModelWork, ReadRate
 from octavo.ops.native import _native
 
@@ -75,13 +76,13 @@ def measure_in_place(runtime: _native.Runtime, seconds: float) -> MachineCeiling
     )
 
 
-def work_of(program: _native.Program, element_bytes: int) -> ModelWork:
-    """What a step of a recorded program needs at least; `element_bytes` of the stored keys and values."""
+def work_of(program: _native.Program, layout: KVLayout) -> ModelWork:
+    """What a step of a recorded program needs at least, with keys and values stored as `layout` says."""
     work = program.work
     return ModelWork(
         body=_matrix_work(work.body),
         head=_matrix_work(work.head),
-        kv_bytes=tuple(count * element_bytes for count in work.kv_elements),
+        kv_bytes=(layout.layer_bytes // BLOCK_SIZE,) * len(work.windows),
         windows=tuple(work.windows),
     )
 
