@@ -80,7 +80,6 @@ class DiskTier:
     ) -> None:
         """The directory never holds more than `max_bytes`. Raises: OSError if it cannot be read."""
         self._files = files
-        self._max_bytes = max_bytes
         self._memory = memory
         self.clock = clock
         self._room = _Room(files, max_bytes)

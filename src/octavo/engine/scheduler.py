@@ -59,6 +59,11 @@ class SchedulerLimits:
 class Loads(Protocol):
     """Blocks that come from elsewhere than from computing them."""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether blocks are on their way."""
+        ...
+
     def holds_up(self, request: Request, match: PrefixMatch) -> bool:
         """Whether the block after a waiting request's match is on its way; may send for it."""
         ...
@@ -405,8 +410,10 @@ class Scheduler:
         return schedule
 
     def held_by(self, schedule: Schedule) -> HeldBy | None:
-        """What kept the first in the queue from starting with this step; None if nobody waits."""
+        """What kept the first in the queue from starting with this step; None if nobody waits, or only for the disk."""
         if not self.waiting:
+            return None
+        if self._loads is not None and self._loads.is_busy and self.waiting[0].has_asked_disk:
             return None
         if len(self.running) >= self._limits.max_num_seqs:
             return HeldBy.SLOTS
