@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +22,16 @@ _LIBRARIES_MEMORY: Final = 96 * _MIB
 _ENGINE_SPACE: Final = 768 * _MIB
 """Beside the weights, of any small model: libraries, activations, KV cache."""
 
+_STACK_BYTES: Final = 2 * _MIB
+_M_ARENA_MAX: Final = -8
+"""From malloc.h."""
+
 
 def check_start(limits: MachineLimits | None = None) -> None:
     """Raise CapacityError if not even the libraries fit what this process was granted.
 
-    Under a limit of the address space the library of numpy starts no threads: each would take 40 MiB of it.
+    Under a limit that counts what is reserved, less is: numpy's library starts no threads (40 MiB each), threads of
+    Python have small stacks, and none has an arena of its own (64 MiB) to allocate from.
     """
     limits = read_machine_limits() if limits is None else limits
     wanted = [(limits.memory_bytes, limits.memory_source, _LIBRARIES_MEMORY)]
@@ -32,8 +39,11 @@ def check_start(limits: MachineLimits | None = None) -> None:
     for room, source, needed in wanted:
         if room < needed:
             raise CapacityError(_refusal(limits, room, source, needed))
-    if limits.address_space_bytes is not None:
+    if any(limits.reserving):
         one_blas_thread()
+        threading.stack_size(_STACK_BYTES)
+        with suppress(AttributeError, OSError):  # another C library than glibc
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 @contextmanager

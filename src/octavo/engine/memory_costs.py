@@ -17,8 +17,11 @@ _MIB: Final = 2**20
 _OVERHEAD_BYTES: Final = 96 * _MIB
 """Interpreter, tokenizer, thread stacks, queues: what VmHWM shows beside the rest, rounded up."""
 
+_RESERVED_OVERHEAD_BYTES: Final = _OVERHEAD_BYTES + 64 * _MIB
+"""The same of address space, with the stacks of Python's threads."""
+
 _THREAD_SPACE: Final = 12 * _MIB
-"""Address space of a thread: 8 MiB of stack, and its scratch memory rounded up to huge pages."""
+"""Address space of a thread that computes: 8 MiB of stack, and its scratch memory rounded up to huge pages."""
 
 _CHUNK_BYTES: Final = 64 * _MIB
 """Packed weights lie in regions of this size or more (csrc/core/arena.cpp): what is over is reserved, not used."""
@@ -102,7 +105,7 @@ def costs_under(
             available=available,
             source=source,
             weights=facts.reserved_bytes,
-            overhead=_OVERHEAD_BYTES + num_threads * _THREAD_SPACE,
+            overhead=_RESERVED_OVERHEAD_BYTES + num_threads * _THREAD_SPACE,
         )
         found.append(reserved)
     return min(found, key=lambda costs: costs.room)
