@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -50,10 +51,15 @@ _MODULE_BY_NAME = {
     "SamplingParams": "octavo.params",
 }
 
+_HEAVY = ("LLM", "AsyncLLM")
+"""Names whose libraries end the process where memory is missing: CapacityError comes first."""
+
 
 def __getattr__(name: str) -> object:
     if name not in __all__ or name == "__version__":
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    if name in _HEAVY and "numpy" not in sys.modules:
+        import_module("octavo.api.start").check_start()
     return getattr(import_module(_MODULE_BY_NAME.get(name, "octavo.errors")), name)
 
 

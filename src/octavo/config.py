@@ -60,15 +60,19 @@ class QueueLimits:
 
 NO_LIMITS: Final = QueueLimits()
 
+DEFAULT_KV_DTYPE: Final = KVDType.F16
+"""Taken where none is chosen and the memory suffices."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
     """The KV cache."""
 
-    kv_cache_dtype: KVDType = field(
-        default=KVDType.F16,
+    kv_cache_dtype: KVDType | None = field(
+        default=None,
         metadata=_meta(
-            "type of stored keys and values: f16, bf16, f32, int8, fp8, fp8_e5m2, int8/int4 or int4"
+            "type of stored keys and values: f16, bf16, f32, int8, fp8, fp8_e5m2, int8/int4 or int4; "
+            "default: f16, a smaller one if need be"
         ),
     )
     kv_cache_memory_bytes: int | None = field(
@@ -84,6 +88,10 @@ class CacheConfig:
     )
     kv_disk_size: int = field(
         default=2**30, metadata=_meta("most that is kept there", is_size=True)
+    )
+    strict_memory: bool = field(
+        default=False,
+        metadata=_meta("refuse to start with less than asked for, of context, sequences or KV"),
     )
 
 
@@ -159,6 +167,11 @@ def from_env(environ: Mapping[str, str] | None = None) -> Environment:
     )
 
 
+def one_blas_thread() -> None:
+    """Keep numpy's linear algebra, which is not loaded yet, from starting threads; the engine has its own."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 _UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "kib": 2**10, "m": 10**6, "mb": 10**6, "mib": 2**20,
           "g": 10**9, "gb": 10**9, "gib": 2**30, "t": 10**12, "tb": 10**12, "tib": 2**40}  # fmt: skip
 
@@ -175,3 +188,12 @@ def parse_size(text: str) -> int:
     if not 0 <= value < 2**63:
         raise ValueError(f"size out of range: {text!r}")
     return int(value)
+
+
+def format_size(num_bytes: int) -> str:
+    """A size for people that `parse_size` reads back: whole MiB below 10 GiB, else GiB with one digit."""
+    if num_bytes < 10 * 2**20:
+        return f"{-(-num_bytes // 1024)}KiB"
+    if num_bytes < 10 * 2**30:
+        return f"{-(-num_bytes // 2**20)}MiB"
+    return f"{num_bytes / 2**30:.1f}GiB"

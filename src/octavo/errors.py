@@ -16,6 +16,8 @@ OctavoError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class OctavoError(Exception):
     """Root of every error that Octavo raises on purpose."""
@@ -73,7 +75,14 @@ class StoreError(OctavoError):
 
 
 class CapacityError(OctavoError):
-    """The machine, or the share of it that was granted, is too small. The message has the numbers."""
+    """The machine, or the share of it that was granted, is too small. The message has the numbers.
+
+    `flags` are the options of the command line that would fit, such as "--max-model-len 4096".
+    """
+
+    def __init__(self, message: str, *, flags: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.flags = tuple(flags)
 
 
 class QueueFull(OctavoError):

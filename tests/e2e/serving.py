@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +21,26 @@ MESSAGES = [{"role": "user", "content": "Name three colours and say why you like
 
 
 @contextlib.contextmanager
-def server(model: Path | str, *flags: str) -> Iterator[str]:
-    """Start `octavo serve` on a free port; yield its URL; stop it and check that it ends with code 0."""
-    with server_process(model, *flags) as (url, _):
+def server(
+    model: Path | str, *flags: str, preexec: Callable[[], None] | None = None
+) -> Iterator[str]:
+    """Start `octavo serve` on a free port; yield its URL; stop it and check that it ends with code 0.
+
+    `preexec` is called in the new process before it starts, to limit it.
+    """
+    with server_process(model, *flags, preexec=preexec) as (url, _):
         yield url
 
 
 @contextlib.contextmanager
-def server_process(model: Path | str, *flags: str) -> Iterator[tuple[str, int]]:
+def server_process(
+    model: Path | str, *flags: str, preexec: Callable[[], None] | None = None
+) -> Iterator[tuple[str, int]]:
     """As `server`; yields its URL and process id."""
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [*OCTAVO, "serve", str(model), "--port", "0", "--served-model-name", "m", *flags],
-            stdout=log, stderr=subprocess.STDOUT,
+            stdout=log, stderr=subprocess.STDOUT, preexec_fn=preexec,
         )  # fmt: skip
         try:
             yield _url(process, log), process.pid

@@ -116,16 +116,16 @@ def test_reference_backend_answers_too() -> None:
     engine.close()
 
 
-def test_engine_of_a_file_answers_logs_one_block_and_closes(
+def test_engine_of_a_file_answers_logs_its_plan_and_closes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_gguf(tiny_source(), tmp_path / "tiny.gguf")
     with caplog.at_level(logging.INFO, logger="octavo.engine"), open_weights(path) as weights:
         engine = load_engine(engine_config(BackendName.NATIVE), weights, limits=LIMITS)
     blocks = [r.getMessage() for r in caplog.records if r.name == "octavo.engine.loader"]
-    assert len(blocks) == 1
+    assert len(blocks) == 2
     assert "context" in blocks[0]
-    assert engine.info.kernel_table in blocks[0]
+    assert engine.info.kernel_table in blocks[1]
     assert engine.info.max_model_len == 96
     run_all(engine, requests()[:1])
     engine.close()

@@ -12,7 +12,7 @@ import pytest
 
 from octavo.config import BackendName
 from octavo.dtypes import HostTensor, KVDType, QuantFormat
-from octavo.engine.memory_plan import weights_bytes
+from octavo.engine.memory_costs import weights_bytes
 from octavo.errors import InvalidRequest, UnsupportedArchitecture
 from octavo.kv_layout import KVLayout
 from octavo.models.table import load_model

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from octavo import __version__
+from octavo.config import format_size
 from octavo.engine.machine import MachineLimits, read_machine_limits
-from octavo.engine.memory_plan import format_size
 from octavo.errors import StoreError
 from octavo.store.manifest import list_models, stored_path
 from octavo.store.name import ModelName
@@ -123,11 +123,12 @@ def check_cores(limits: MachineLimits, load: float | None) -> Check:
 
 def check_memory(limits: MachineLimits) -> Check:
     """Memory this process may take now."""
-    found = f"{format_size(limits.memory_bytes)} may be used ({limits.memory_source})"
-    if limits.memory_bytes >= _LITTLE_MEMORY:
+    room, source = limits.least
+    found = f"{format_size(room)} may be used ({source})"
+    if room >= _LITTLE_MEMORY:
         return _ok("memory", found)
     advice = f"free memory or raise the limit: small models want {format_size(_LITTLE_MEMORY)}"
-    verdict = Verdict.WARN if limits.memory_bytes >= _LEAST_MEMORY else Verdict.FAIL
+    verdict = Verdict.WARN if room >= _LEAST_MEMORY else Verdict.FAIL
     return Check("memory", verdict, found, advice)
 
 

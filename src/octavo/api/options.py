@@ -44,11 +44,12 @@ class LLMOptions(TypedDict, total=False):
     max_num_seqs: int
     max_num_batched_tokens: int
     max_step_ms: int
-    kv_cache_dtype: str | KVDType
+    kv_cache_dtype: str | KVDType | None
     kv_cache_memory_bytes: int | str | None
     enable_prefix_caching: bool
     kv_disk: str | Path | None
     kv_disk_size: int | str
+    strict_memory: bool
     num_threads: int | None
     backend: str | BackendName
     isa: str | None
@@ -128,9 +129,11 @@ def _check_compatibility(options: Mapping[str, Any]) -> None:
             _log.debug("%s=%r has no effect on this engine", name, options[name])
 
 
-def _kv_dtype(value: str | KVDType) -> KVDType:
-    if isinstance(value, KVDType):
+def _kv_dtype(value: str | KVDType | None) -> KVDType | None:
+    if value is None or isinstance(value, KVDType):
         return value
+    if str(value).lower() == "auto":
+        return None
     return _parse(value, KV_DTYPE_BY_NAME, "kv_cache_dtype")
 
 

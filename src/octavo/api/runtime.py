@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from octavo.api.builds import build_to_start_from
 from octavo.api.chat import load_chat_template
 from octavo.api.models import resolve_model
 from octavo.api.processor import Processor
+from octavo.api.start import within_limits
 from octavo.config import EngineConfig, ModelConfig, from_env
 from octavo.engine.engine import Engine
 from octavo.engine.loader import load_engine
@@ -44,11 +45,15 @@ def load_runtime(
     env = from_env()
     compute = replace(config.compute, isa=config.compute.isa or env.isa)
     config = replace(config, model=_named(config.model), compute=compute)
-    with open_weights(path) as weights:
+    with within_limits(path), open_weights(path) as weights:
         build = build_to_start_from(env.home, weights.path, config.model)
         engine, (ready, template) = load_both(
-            lambda: load_engine(
-                config, weights, build=build, digest=stored_digest(env.home, weights.path)
+            lambda on_planned: load_engine(
+                config,
+                weights,
+                build=build,
+                digest=stored_digest(env.home, weights.path),
+                on_planned=on_planned,
             ),
             lambda: _front_end(config.model, weights.metadata, tokenizer),
         )
@@ -56,21 +61,24 @@ def load_runtime(
 
 
 def load_both(
-    load: Callable[[], Engine], prepare: Callable[[], tuple[Tokenizer, ChatTemplate | None]]
+    load: Callable[[Callable[[], None]], Engine],
+    prepare: Callable[[], tuple[Tokenizer, ChatTemplate | None]],
 ) -> tuple[Engine, tuple[Tokenizer, ChatTemplate | None]]:
     """Do both at once: native code reads or packs weights while Python builds the tokenizer.
 
-    Where both fail the error is the tokenizer's: it is about the file, the other may be about the machine only.
+    `load` calls its argument once the memory is planned: no tokenizer is built where the model will not fit. Where
+    both fail after that, the error is the tokenizer's: it is about the file, the other may be about the machine only.
     """
+    front_end: list[Future[tuple[Tokenizer, ChatTemplate | None]]] = []
     with ThreadPoolExecutor(1, "octavo-tokenizer") as pool:
-        front_end = pool.submit(prepare)
         try:
-            engine = load()
+            engine = load(lambda: front_end.append(pool.submit(prepare)))
         except Exception:
-            front_end.result()
+            for started in front_end:
+                started.result()
             raise
     try:
-        return engine, front_end.result()
+        return engine, front_end[0].result()
     except BaseException:
         engine.close()
         raise

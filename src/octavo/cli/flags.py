@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import Enum
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_type_hints
 
 from cyclopts import CycloptsError, Parameter, Token
 
@@ -113,6 +113,8 @@ def _flag(
         options["show_default"] = lambda value: value.value
     elif isinstance(default, Enum):
         options["show_default"] = lambda value: _choice(value.name)
+        options["name_transform"] = _choice
+    elif any(isinstance(kind, type) and issubclass(kind, Enum) for kind in get_args(hint)):
         options["name_transform"] = _choice
     return inspect.Parameter(
         f.name,

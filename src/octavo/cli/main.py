@@ -5,15 +5,19 @@ The verbs and the library that parses them are imported inside, so that Ctrl-C i
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, TextIO
+from typing import Final, NoReturn, TextIO
 
 from octavo.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MEMORY, fail
 from octavo.errors import CapacityError, OctavoError
+
+_ALIASES: Final = {"--max-model-len": "--ctx"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -39,18 +43,37 @@ def _run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except CapacityError as error:
-        return fail(str(error), EXIT_MEMORY)
+        return fail(f"{error}{_fitting_command(argv, error.flags)}", EXIT_MEMORY)
     except OctavoError as error:
         return fail(str(error), EXIT_FAILED)
     except BrokenPipeError:  # the reader of a pipe left: nothing more to say, and nothing to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
-        return fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), EXIT_FAILED)
+        code = EXIT_MEMORY if error.errno == errno.ENOMEM else EXIT_FAILED
+        return fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), code)
     except MemoryError:
         return fail("not enough memory", EXIT_MEMORY)
     except Exception as error:
         return _unexpected(error)
+
+
+def _fitting_command(argv: Sequence[str], flags: Sequence[str]) -> str:
+    """A line with the command as it was given, but for the flags that make it fit the memory."""
+    if not flags:
+        return ""
+    pairs = [flag.split(" ") for flag in flags]
+    dropped = {name for name, _ in pairs} | {_ALIASES[n] for n, _ in pairs if n in _ALIASES}
+    dropped.add("--strict-memory")
+    kept: list[str] = []
+    tokens = iter(argv)
+    for token in tokens:
+        name, equals, _ = token.partition("=")
+        if name not in dropped:
+            kept.append(token)
+        elif not equals and name != "--strict-memory":
+            next(tokens, None)
+    return "\nTry: " + shlex.join(["octavo", *kept, *(part for pair in pairs for part in pair)])
 
 
 def _unexpected(error: Exception) -> int:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from octavo import __version__
+from octavo.api.start import check_start
 from octavo.cli.exits import EXIT_OK, EXIT_USAGE, fail
 from octavo.config import from_env
 from octavo.observability.logs import setup_logging
@@ -18,28 +19,41 @@ from octavo.observability.logs import setup_logging
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb: where its function is, and one line about it. Only a server logs its life-cycle by default."""
+    """A verb: where its function is, and one line about it. Only a server logs its life-cycle by default.
+
+    `loads_model`: it is refused at once where memory is too small for the libraries that this takes.
+    """
 
     target: str
     summary: str
     is_server: bool = False
+    loads_model: bool = False
 
 
 VERBS: Final = {
-    "run": Verb("octavo.cli.run:run", "Chat with a model, or answer one prompt."),
+    "run": Verb("octavo.cli.run:run", "Chat with a model, or answer one prompt.", loads_model=True),
     "serve": Verb(
-        "octavo.cli.serve:serve", "Serve a model over HTTP (OpenAI API).", is_server=True
+        "octavo.cli.serve:serve",
+        "Serve a model over HTTP (OpenAI API).",
+        is_server=True,
+        loads_model=True,
     ),
     "pull": Verb("octavo.cli.store:pull", "Fetch a model into the store."),
     "list": Verb("octavo.cli.store:list_", "List stored models and those that can be pulled."),
     "rm": Verb("octavo.cli.store:rm", "Remove a model from the store."),
-    "build": Verb("octavo.cli.build:build", "Pack a model once, for faster starts."),
+    "build": Verb(
+        "octavo.cli.build:build", "Pack a model once, for faster starts.", loads_model=True
+    ),
     "show": Verb("octavo.cli.show:show", "Print what a model file holds."),
     "tokenize": Verb("octavo.cli.tokenize:tokenize", "Print the token ids of a text."),
-    "perplexity": Verb("octavo.cli.perplexity:perplexity", "Measure perplexity on a text file."),
+    "perplexity": Verb(
+        "octavo.cli.perplexity:perplexity", "Measure perplexity on a text file.", loads_model=True
+    ),
     "doctor": Verb("octavo.cli.doctor:doctor", "Check this machine, and what will be used of it."),
     "cache": Verb("octavo.cli.cache:app", "Look after the prompts that --kv-disk keeps."),
-    "bench": Verb("octavo.cli.bench:app", "Measure the speed of the engine or of a server."),
+    "bench": Verb(
+        "octavo.cli.bench:app", "Measure the speed of the engine or of a server.", loads_model=True
+    ),
 }
 
 _ABOUT: Final = """LLM inference and serving: one install, fast on a CPU, the same answer
@@ -47,8 +61,10 @@ every time. 'octavo VERB --help' has the flags of a verb and an example."""
 
 
 def dispatch(argv: Sequence[str]) -> int:
-    """Run the verb that `argv` names; returns the exit code. Errors of the verb itself are the caller's."""
+    """Run the verb that `argv` names; returns the exit code. Errors of the verb itself are the caller's, and CapacityError."""
     name = next((token for token in argv if token in VERBS), None)
+    if name is not None and VERBS[name].loads_model:
+        check_start()
     try:
         result = _build(name).meta(
             argv, exit_on_error=False, print_error=False, result_action="return_value"

@@ -36,6 +36,6 @@ def measure_within_memory(
 
     See octavo.ops.native.limits.measure_ceilings. Raises: CapacityError.
     """
-    room = read_machine_limits().memory_bytes // _MEMORY_SHARE // _MIB * _MIB
+    room = read_machine_limits().least[0] // _MEMORY_SHARE // _MIB * _MIB
     sizes = [max(512, min(size, max(_MIB, room))) for size in read_bytes]
     return measure_ceilings(settings, sizes, seconds=seconds, fill_s=fill_s)

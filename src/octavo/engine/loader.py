@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import assert_never
 
-from octavo.config import BackendName, ComputeConfig, EngineConfig
+from octavo.config import DEFAULT_KV_DTYPE, BackendName, ComputeConfig, EngineConfig, format_size
 from octavo.engine.builds import BuildPlace, find_build, packed_part, warn_unusable
 from octavo.engine.disk import open_disk, origin_of
 from octavo.engine.engine import Engine
 from octavo.engine.kv_costs import describe_kv_type
 from octavo.engine.machine import MachineLimits, read_machine_limits
-from octavo.engine.memory_plan import (
+from octavo.engine.memory_costs import (
     ModelFacts,
     exceeds_memory,
-    format_size,
     mapped_facts,
+    reserved_bytes,
     weights_bytes,
 )
 from octavo.engine.resolve import ResolvedConfig, resolve
@@ -39,6 +40,10 @@ from octavo.weights.source import WeightSource
 _logger = logging.getLogger(__name__)
 
 
+def _nothing() -> None:
+    """Nobody waits for the plan."""
+
+
 def load_engine(
     config: EngineConfig,
     weights: WeightSource,
@@ -47,10 +52,12 @@ def load_engine(
     limits: MachineLimits | None = None,
     build: BuildPlace | None = None,
     digest: str | None = None,
+    on_planned: Callable[[], None] = _nothing,
 ) -> Engine:
     """Load a model: plan the memory from the header, give the weights to the backend, close their file.
 
-    `limits` are those of this process where they are not given. `build` is where packed weights may be: a sound
+    `limits` are those of this process where they are not given. `on_planned` is called once it is decided that the
+    model will be loaded, before a weight is read. `build` is where packed weights may be: a sound
     build of this model is read in place of the tensors, any other costs a warning. `digest` is the SHA-256 of the
     model's file, if the store vouches for it.
     Raises: InvalidRequest, UnsupportedArchitecture, CorruptWeights, CapacityError; nothing stays held then.
@@ -63,8 +70,10 @@ def load_engine(
         found = _open_build(config.compute, weights, build, opened)
         is_mapped = found is not None and exceeds_memory(facts, limits)
         resolved = resolve(config, mapped_facts(facts) if is_mapped else facts, limits)
+        _logger.info("memory plan of %s\n%s", resolved.model_name, resolved.plan.table())
         for warning in resolved.warnings:
             _logger.warning(warning)
+        on_planned()
         backend = _open_backend(config.compute, resolved.num_threads, held)
         origin = _give_build(backend, found, is_mapped)
         model = load_model(weights, backend.ops).model
@@ -138,12 +147,12 @@ def _give_build(backend: AnyBackend, build: BuildFile | None, is_mapped: bool) -
 def _facts(config: EngineConfig, arch: ArchConfig, weights: WeightSource) -> ModelFacts:
     return ModelFacts(
         trained_len=arch.context_length,
-        layout=arch.kv_layout(config.cache.kv_cache_dtype),
+        layout=arch.kv_layout(config.cache.kv_cache_dtype or DEFAULT_KV_DTYPE),
         hidden_size=arch.hidden_size,
         intermediate_size=arch.intermediate_size,
         vocab_size=arch.vocab_size,
         weights_bytes=weights_bytes(weights.tensors.values(), config.compute.backend),
-        file_bytes=weights.file_bytes,
+        reserved_bytes=reserved_bytes(weights.tensors.values(), config.compute.backend),
     )
 
 
@@ -164,7 +173,7 @@ def _open_backend(compute: ComputeConfig, num_threads: int, held: ExitStack) -> 
 def _log_start(info: EngineInfo, resolved: ResolvedConfig, origin: str, seconds: float) -> None:
     _logger.info(
         "%s ready in %.2f s: %s, %.0f M parameters, file %s\n"
-        "kernels %s, %d threads; %d tokens a step, prefill cut at %.0f ms while others decode\n%s\n%s",
+        "kernels %s, %d threads; %d tokens a step, prefill cut at %.0f ms while others decode\n%s",
         info.model_name,
         seconds,
         info.architecture,
@@ -174,6 +183,5 @@ def _log_start(info: EngineInfo, resolved: ResolvedConfig, origin: str, seconds:
         info.num_threads,
         resolved.max_num_batched_tokens,
         resolved.max_step_s * 1000,
-        resolved.plan.table(),
         describe_kv_type(resolved.layout),
     )

@@ -12,25 +12,54 @@ _UNLIMITED: Final = 2**60
 """cgroup v1 writes "no limit" as a number near 2**63."""
 
 
+ON_MACHINE: Final = "memory available on the machine"
+RLIMIT_AS: Final = "RLIMIT_AS, the address space"
+RLIMIT_DATA: Final = "RLIMIT_DATA"
+
+
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """Cores and bytes that may be used. `memory_source` names what sets the memory limit."""
+    """Cores and bytes that may still be used. `memory_source` names what sets the memory limit."""
 
     num_cores: int
     memory_bytes: int
     memory_source: str
     address_space_bytes: int | None = None
     """Room under RLIMIT_AS, mapped files included; None without such a limit."""
+    address_space_limit: int | None = None
+    """RLIMIT_AS itself."""
+    data_bytes: int | None = None
+    """Room under RLIMIT_DATA; None without such a limit."""
+
+    @property
+    def reserving(self) -> Iterator[tuple[int, str]]:
+        """(room, source) of the limits that count what is reserved, whether it is touched or not."""
+        if self.address_space_bytes is not None:
+            yield self.address_space_bytes, RLIMIT_AS
+        if self.data_bytes is not None:
+            yield self.data_bytes, RLIMIT_DATA
+
+    @property
+    def least(self) -> tuple[int, str]:
+        """(room, source) of the tightest limit."""
+        return min([(self.memory_bytes, self.memory_source), *self.reserving])
 
 
 def read_machine_limits(root: Path = Path("/")) -> MachineLimits:
     """Read the limits of this process. `root` is where /proc and /sys are found (tests have their own).
 
     Cores: the affinity mask, and below it the cgroup's CPU quota, rounded up. Memory: the least of what the kernel
-    calls available, the room left in each enclosing cgroup (reclaimable file pages count as room), and RLIMIT_DATA.
+    calls available, and the room left in each enclosing cgroup (reclaimable file pages count as room).
     """
     memory, source = min(_memory_candidates(root), key=lambda found: found[0])
-    return MachineLimits(_num_cores(root), max(0, memory), source, _address_space(root))
+    return MachineLimits(
+        _num_cores(root),
+        max(0, memory),
+        source,
+        _room(root, "Max address space", "VmSize"),
+        _rlimit(root, "Max address space"),
+        _room(root, "Max data size", "VmData"),
+    )
 
 
 def _num_cores(root: Path) -> int:
@@ -45,19 +74,15 @@ def _memory_candidates(root: Path) -> Iterator[tuple[int, str]]:
     available = _kilobytes(_text(root / "proc/meminfo"), "MemAvailable")
     if available is None:
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield available, "memory available on the machine"
+    yield available, ON_MACHINE
     yield from ((room, "cgroup memory limit") for room in _cgroup_memory(root))
-    limit = _rlimit(root, "Max data size")
-    if limit is not None:
-        yield limit - (_kilobytes(_text(root / "proc/self/status"), "VmData") or 0), "RLIMIT_DATA"
 
 
-def _address_space(root: Path) -> int | None:
-    limit = _rlimit(root, "Max address space")
+def _room(root: Path, limit_name: str, used_name: str) -> int | None:
+    limit = _rlimit(root, limit_name)
     if limit is None:
         return None
-    used = _kilobytes(_text(root / "proc/self/status"), "VmSize") or 0
-    return max(0, limit - used)
+    return max(0, limit - (_kilobytes(_text(root / "proc/self/status"), used_name) or 0))
 
 
 def _cgroup_memory(root: Path) -> Iterator[int]:
@@ -72,6 +97,9 @@ def _cgroup_memory(root: Path) -> Iterator[int]:
         limit = _number(folder / "memory.limit_in_bytes")
         used = _number(folder / "memory.usage_in_bytes")
         reclaimable = _keyed(folder / "memory.stat", "total_inactive_file")
+        around = _keyed(folder / "memory.stat", "hierarchical_memory_limit")
+        if limit is not None and around:  # of groups that a container does not see
+            limit = min(limit, around)
         if limit is not None and limit < _UNLIMITED:
             yield limit - max(0, (used or 0) - reclaimable)
 
@@ -97,6 +125,8 @@ def _cgroup_folders(root: Path, controller: str | None) -> Iterator[Path]:
     if path is None:
         return
     mount = root / "sys/fs/cgroup" / (controller or "")
+    if controller is None and (mount / "unified").is_dir():  # beside version 1
+        mount = mount / "unified"
     folder = mount / ("" if ".." in path else path.strip("/"))
     while folder != mount:
         if folder.is_dir():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.config import BackendName, EngineConfig
+from octavo.dtypes import KVDType
 from octavo.engine.kv_costs import quality_warning
 from octavo.engine.machine import MachineLimits
-from octavo.engine.memory_plan import MemoryPlan, MemoryWish, ModelFacts, plan_memory
+from octavo.engine.memory_choice import MemoryWish
+from octavo.engine.memory_costs import ModelFacts
+from octavo.engine.memory_plan import MemoryPlan, plan_memory
 from octavo.errors import InvalidRequest
 from octavo.kv_layout import KVLayout
 
@@ -32,7 +35,7 @@ class ResolvedConfig:
 def resolve(config: EngineConfig, facts: ModelFacts, limits: MachineLimits) -> ResolvedConfig:
     """Check the user's values and fill in what they left open.
 
-    `facts.layout` has the KV type that the user chose. Raises: InvalidRequest naming the field, CapacityError.
+    `facts.layout` has the KV type that the user chose, or the default one. Raises: InvalidRequest naming the field, CapacityError.
     """
     scheduler = config.scheduler
     _at_least("max_num_seqs", scheduler.max_num_seqs, 1)
@@ -48,6 +51,10 @@ def resolve(config: EngineConfig, facts: ModelFacts, limits: MachineLimits) -> R
         max_num_seqs=scheduler.max_num_seqs,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         kv_cache_memory_bytes=config.cache.kv_cache_memory_bytes,
+        num_threads=num_threads,
+        smaller_layouts=smaller_layouts(facts.layout),
+        has_chosen_dtype=config.cache.kv_cache_dtype is not None,
+        is_strict=config.cache.strict_memory,
     )
     plan = plan_memory(facts, wish, limits)
     return ResolvedConfig(
@@ -59,10 +66,17 @@ def resolve(config: EngineConfig, facts: ModelFacts, limits: MachineLimits) -> R
         max_step_s=scheduler.max_step_ms / 1000,
         max_model_len=plan.max_model_len,
         num_blocks=plan.num_blocks,
-        layout=facts.layout,
+        layout=plan.layout,
         plan=plan,
         warnings=tuple(_warnings(max_model_len, num_threads, plan, facts, limits)),
     )
+
+
+def smaller_layouts(layout: KVLayout) -> tuple[KVLayout, ...]:
+    """The same cache in every type that takes less memory, the largest first."""
+    layouts = [replace(layout, dtype=dtype) for dtype in KVDType]
+    smaller = [other for other in layouts if other.block_bytes < layout.block_bytes]
+    return tuple(sorted(smaller, key=lambda other: -other.block_bytes))
 
 
 def _asked_len(asked: int | None, trained_len: int) -> int | None:
@@ -95,8 +109,8 @@ def _warnings(
         )
     if plan.is_lowered:
         warnings.append(
-            "not everything fits the memory, the plan below is smaller than asked for; "
-            "--kv-cache-memory-bytes gives the KV cache more"
+            f"not everything fits the memory, gave way: {', '.join(map(str, plan.fallbacks))}; "
+            "more memory avoids it, and --strict-memory refuses instead"
         )
     if (warning := quality_warning(facts.layout.dtype)) is not None:
         warnings.append(warning)

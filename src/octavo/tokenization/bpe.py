@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Final
 from unicodedata import category
 
@@ -17,6 +18,8 @@ from octavo.tokenization.special import HIDDEN, Defaults, TokenType, Vocabulary,
 logger = logging.getLogger(__name__)
 
 _SPACE_MARK: Final = "\u2581"
+_PIECE_CHARACTERS: Final = 16384
+_WORD_END: Final = re.compile("(?<=[A-Za-z]) (?=[A-Za-z])")
 
 
 def _byte_alphabet() -> dict[str, bytes]:
@@ -84,6 +87,9 @@ class BpeCodec:
         if pre.is_byte_level:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         self._bpe.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        # Letters, a space, letters: nearly every cut is one before the space, whatever else is around.
+        words = self._bpe.pre_tokenizer.pre_tokenize_str("ab cd")
+        self._cuts_at_spaces = any(start == 2 for _, (start, _) in words)
 
     def encode(self, text: bytes, parse_special: bool, mark: bytes) -> list[int]:
         """Ids of the UTF-8 `text`, without BOS and EOS."""
@@ -115,6 +121,11 @@ class BpeCodec:
     def _encode_plain(self, text: str) -> list[int]:
         if self._pre.escapes_spaces:
             text = text.replace(" ", _SPACE_MARK)
+        if not self._cuts_at_spaces or len(text) <= 2 * _PIECE_CHARACTERS:
+            return self._encode_piece(text)
+        return [token_id for piece in _pieces(text) for token_id in self._encode_piece(piece)]
+
+    def _encode_piece(self, text: str) -> list[int]:
         if self._digit_runs is None:
             return self._bpe.encode(text, add_special_tokens=False).ids
         words = self._group_digits(text)
@@ -133,6 +144,18 @@ class BpeCodec:
                 words.append(piece[:head])
             words += (piece[i : i + 3] for i in range(head, len(piece), 3))
         return words
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A long text cut between words. The library takes some 700 bytes a token, and ends the process if it gets none."""
+    start = 0
+    while len(text) - start > _PIECE_CHARACTERS:
+        space = _WORD_END.search(text, start + _PIECE_CHARACTERS)
+        if space is None:
+            break
+        yield text[start : space.start()]
+        start = space.start()
+    yield text[start:]
 
 
 def _build_model(

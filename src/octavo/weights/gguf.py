@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
@@ -77,7 +78,7 @@ class GGUFFile:
 def _map_file(path: Path) -> mmap.mmap:
     """Map a file that starts with the magic.
 
-    Raises: ModelNotFound, ModelError, CorruptWeights with a hint at what the file is instead.
+    Raises: ModelNotFound, ModelError, OSError where there is no address space, CorruptWeights with a hint at what the file is instead.
     """
     try:
         mode = path.stat().st_mode
@@ -98,6 +99,8 @@ def _map_file(path: Path) -> mmap.mmap:
     except FileNotFoundError:
         raise ModelNotFound(f"{path}: no such file") from None
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise  # of this process, not of the file
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 

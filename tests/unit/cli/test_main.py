@@ -33,7 +33,8 @@ def test_help_spells_values_as_users_write_them(octavo: Octavo) -> None:
     for text in (
         "--kv-cache-memory-bytes SIZE",
         "--logit-bias JSON",
-        "[default: f16]",
+        "[choices: f16, f32]",
+        "--strict-memory",
         "--threads",
     ):
         assert text in out

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from tokenizers import Regex, pre_tokenizers
 
+from octavo.tokenization import bpe
 from octavo.tokenization.bpe import BpeCodec
 from octavo.tokenization.pretokenizers import PRE_TOKENIZERS
 from octavo.tokenization.special import Defaults, build_matcher, read_vocabulary
@@ -69,3 +72,49 @@ def test_aliases_share_their_cut() -> None:
 
 def test_digit_runs_of_other_numerals_are_left_alone() -> None:
     assert words("superbpe", "一二三四") == ["一二三四"]
+
+
+@pytest.mark.parametrize("name", [n for n, pre in PRE_TOKENIZERS.items() if pre.is_byte_level])
+def test_a_long_text_in_pieces_has_the_ids_of_the_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Merges over a space: a cut where the pre-tokenizer has none would show.
+    metadata = tiny_bpe(pre=name, merges=("a b", "b Ġ", "bĠ a", "Ġ a", "Ġa b"))
+    vocabulary = read_vocabulary(metadata, Defaults())
+    codec = BpeCodec(
+        vocabulary, build_matcher(vocabulary, metadata), metadata, PRE_TOKENIZERS[name]
+    )
+    rng = random.Random(7)
+    parts = [
+        "a",
+        "b",
+        "ab",
+        " ",
+        " ",
+        " ",
+        "  ",
+        "\n",
+        "\t",
+        "12",
+        "'s",
+        ".",
+        "é",
+        "語",
+        "A",
+        "ſ",
+        "\u0301",
+        "x y",
+    ]
+    for _ in range(40):
+        text = "".join(rng.choices(parts, k=60)).encode()
+        whole = codec.encode(text, False, b"")
+        with monkeypatch.context() as patch:
+            patch.setattr(bpe, "_PIECE_CHARACTERS", rng.randrange(1, 8))
+            assert codec.encode(text, False, b"") == whole
+
+
+def test_a_text_of_megabytes_takes_little_memory() -> None:
+    pieces = list(bpe._pieces("tell me a long story " * 200_000))
+    assert "".join(pieces) == "tell me a long story " * 200_000
+    assert max(map(len, pieces)) < bpe._PIECE_CHARACTERS + 100
+    assert list(bpe._pieces("a" * 100_000)) == ["a" * 100_000]
