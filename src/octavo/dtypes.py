@@ -125,7 +125,6 @@ _CODES_BY_KV_DTYPE: dict[KVDType, tuple[KVCode, KVCode]] = {
 }
 
 KV_DTYPE_BY_NAME: dict[str, KVDType] = {
-    "auto": KVDType.F16,
     **{dtype.value: dtype for dtype in KVDType},
     "fp16": KVDType.F16,
     "float16": KVDType.F16,

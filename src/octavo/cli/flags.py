@@ -108,9 +108,8 @@ def _flag(
         options.update(negative=(), show_default=False)
     elif hint in (int, int | None):
         options["converter"] = _whole
-    elif isinstance(default, KVDType):
-        options.update(converter=_kv_dtype, metavar="TYPE", show_choices=False)
-        options["show_default"] = lambda value: value.value
+    elif hint == KVDType | None:
+        options.update(converter=_kv_dtype, metavar="TYPE", show_choices=False, show_default=False)
     elif isinstance(default, Enum):
         options["show_default"] = lambda value: _choice(value.name)
         options["name_transform"] = _choice
@@ -155,8 +154,10 @@ def _size_text(num_bytes: int) -> str:
     return f"{num_bytes >> 30}GiB" if num_bytes % 2**30 == 0 else str(num_bytes)
 
 
-def _kv_dtype(type_: Any, tokens: Sequence[Token]) -> KVDType:
-    """A KV type by any of its spellings."""
+def _kv_dtype(type_: Any, tokens: Sequence[Token]) -> KVDType | None:
+    """A KV type by any of its spellings; None for "auto"."""
+    if tokens[0].value.lower() == "auto":
+        return None
     found = KV_DTYPE_BY_NAME.get(tokens[0].value.lower())
     if found is None:
         choices = ", ".join(f'"{name}"' for name in KV_DTYPE_BY_NAME)

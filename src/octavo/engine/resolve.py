@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from octavo.config import BackendName, EngineConfig
 from octavo.dtypes import KVDType
@@ -72,11 +73,14 @@ def resolve(config: EngineConfig, facts: ModelFacts, limits: MachineLimits) -> R
     )
 
 
+_FALLBACK_KV_DTYPES: Final = (KVDType.INT8, KVDType.INT8_INT4)
+"""Taken when the memory is short and the user chose none: docs/perf/kv-types.md has what they cost."""
+
+
 def smaller_layouts(layout: KVLayout) -> tuple[KVLayout, ...]:
-    """The same cache in every type that takes less memory, the largest first."""
-    layouts = [replace(layout, dtype=dtype) for dtype in KVDType]
-    smaller = [other for other in layouts if other.block_bytes < layout.block_bytes]
-    return tuple(sorted(smaller, key=lambda other: -other.block_bytes))
+    """The same cache in types that take less memory for little quality, the largest first."""
+    layouts = [replace(layout, dtype=dtype) for dtype in _FALLBACK_KV_DTYPES]
+    return tuple(other for other in layouts if other.block_bytes < layout.block_bytes)
 
 
 def _asked_len(asked: int | None, trained_len: int) -> int | None:

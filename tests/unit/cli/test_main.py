@@ -33,7 +33,7 @@ def test_help_spells_values_as_users_write_them(octavo: Octavo) -> None:
     for text in (
         "--kv-cache-memory-bytes SIZE",
         "--logit-bias JSON",
-        "[choices: f16, f32]",
+        "int8/int4 or int4",
         "--strict-memory",
         "--threads",
     ):
