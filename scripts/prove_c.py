@@ -17,7 +17,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("PYTHONPATH", str(ROOT))
 
-from scripts.proving import explained, prefixes, rows, scheduling  # noqa: E402
+from scripts.proving import (  # noqa: E402
+    explained,
+    limits,
+    prefixes,
+    rows,
+    scheduling,
+    stored_kv,
+)
 
 from octavo.api.models import resolve_model  # noqa: E402
 
@@ -25,10 +32,13 @@ MODELS = ("smollm2", "gemma3:270m")
 SECTIONS: tuple[rows.Section, ...] = (
     prefixes.exactness,
     prefixes.shared_prompts,
+    stored_kv.kv_types,
+    stored_kv.disk_restart,
     scheduling.fairness,
     scheduling.waste,
     scheduling.churn,
     explained.explain_rows,
+    limits.memory_limits,
 )
 
 

@@ -40,7 +40,11 @@ def test_steps_of_a_cgroup(smollm2_path: Path, tmp_path: Path, mib: int, version
 
 def test_what_was_asked_for_is_refused_with_a_command_that_fits(smollm2_path: Path) -> None:
     space = 700 * MIB
-    for flags in (["--ctx", "8000"], ["--strict-memory"], ["--kv-cache-memory-bytes=1GiB"]):
+    small = run_in_address_space(ask(smollm2_path, "--ctx", "8000"), space)
+    assert small.has_answered
+    assert "KV type f16 -> int8" in small.errors
+    plain = ["--ctx", "8000", "--kv-cache-dtype", "f16"]
+    for flags in (plain, ["--strict-memory"], ["--kv-cache-memory-bytes=1GiB"]):
         outcome = run_in_address_space(ask(smollm2_path, *flags), space)
         assert outcome.has_refused, outcome
         assert outcome.advised_command is not None, outcome

@@ -75,7 +75,8 @@ def test_an_impossible_value_names_its_keyword(options: dict[str, object], param
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("auto", KVDType.F16),
+        ("auto", None),
+        ("f16", KVDType.F16),
         ("float16", KVDType.F16),
         ("bfloat16", KVDType.BF16),
         ("bf16", KVDType.BF16),
@@ -89,7 +90,7 @@ def test_an_impossible_value_names_its_keyword(options: dict[str, object], param
         (KVDType.INT4, KVDType.INT4),
     ],
 )
-def test_kv_types_have_vllm_spellings(name: str | KVDType, dtype: KVDType) -> None:
+def test_kv_types_have_vllm_spellings(name: str | KVDType, dtype: KVDType | None) -> None:
     assert engine_config("m", {"kv_cache_dtype": name}).cache.kv_cache_dtype is dtype
 
 
