@@ -24,7 +24,7 @@ _MOST_PERCENT = {
     "smollm2": {"int8": 0.5, "fp8": 1.0, "int8/int4": 2.5},
     "gemma3:270m": {"int8": 1.0, "fp8": 1.0, "int8/int4": 3.0},
 }
-_NUM_WINDOWS = 2 if SMALL else 8
+_NUM_WINDOWS = 4 if SMALL else 8
 _NUM_RULES = 30 if SMALL else 120
 
 
