@@ -26,9 +26,6 @@ os.environ.setdefault("PYTHONPATH", str(ROOT))
 
 from scripts.proving import counters, exact, peers, rows, served, steps  # noqa: E402
 
-from octavo.api.models import resolve_model  # noqa: E402
-
-MODELS = ("smollm2", "gemma3:270m")
 SECTIONS: tuple[rows.Section, ...] = (
     peers.peers,
     peers.openvino,
@@ -48,7 +45,7 @@ SECTIONS: tuple[rows.Section, ...] = (
 
 def main(names: list[str]) -> int:
     """Print the rows of the sections of these names, or of all."""
-    return rows.run_sections(SECTIONS, names, {name: resolve_model(name) for name in MODELS})
+    return rows.run_sections(SECTIONS, names)
 
 
 if __name__ == "__main__":

@@ -26,9 +26,6 @@ from scripts.proving import (  # noqa: E402
     stored_kv,
 )
 
-from octavo.api.models import resolve_model  # noqa: E402
-
-MODELS = ("smollm2", "gemma3:270m")
 SECTIONS: tuple[rows.Section, ...] = (
     prefixes.exactness,
     prefixes.shared_prompts,
@@ -44,7 +41,7 @@ SECTIONS: tuple[rows.Section, ...] = (
 
 def main(names: list[str]) -> int:
     """Print the rows of the sections of these names, or of all."""
-    return rows.run_sections(SECTIONS, names, {name: resolve_model(name) for name in MODELS})
+    return rows.run_sections(SECTIONS, names)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from scripts import prove_a
 from scripts.proving.rows import SMALL, Paths, Row, skipped
@@ -22,17 +23,23 @@ def exactness(paths: Paths) -> Iterator[Row]:
     for name in ("smollm2",) if SMALL else tuple(paths):
         for precision in ("int8x2",) if SMALL else ("int8", "int8x2"):
             for is_seeded in (True,) if SMALL else (False, True):
-                yield from _exact_rows(paths, name, precision, is_seeded=is_seeded)
+                yield from exact_rows(
+                    paths, name, num_prompts=_NUM_PROMPTS, max_tokens=_MAX_TOKENS,
+                    is_seeded=is_seeded, activation_precision=precision,
+                )  # fmt: skip
 
 
-def _exact_rows(paths: Paths, name: str, precision: str, *, is_seeded: bool) -> Iterator[Row]:
-    kind = "seeded" if is_seeded else "greedy"
+def exact_rows(
+    paths: Paths, name: str, *, num_prompts: int, max_tokens: int, is_seeded: bool, **options: Any
+) -> Iterator[Row]:
+    """A row for each variant: the prompts whose ids differ from each alone. `options` are those of `LLM`."""
+    kind = ", ".join(["seeded ids" if is_seeded else "greedy ids", *options.values(), name])
     for variant, num_different, note in measures.exactness_variants(
-        paths[name], _NUM_PROMPTS, _MAX_TOKENS, is_seeded=is_seeded, activation_precision=precision
+        paths[name], num_prompts, max_tokens, is_seeded=is_seeded, **options
     ):
         yield Row(
-            f"{kind} ids, {precision}, {name}: {variant} = each alone",
-            f"{num_different} of {_NUM_PROMPTS} differ" + (f" ({note})" if note else ""),
+            f"{kind}: {variant} = each alone",
+            f"{num_different} of {num_prompts} differ" + (f" ({note})" if note else ""),
             "0 differ",
             num_different == 0,
         )

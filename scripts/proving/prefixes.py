@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+from scripts.proving.exact import exact_rows
 from scripts.proving.rows import SMALL, Paths, Row, on_quiet, quiet_bar
-from tests.e2e import measures
 
 from octavo import LLM, SamplingParams
 from octavo.kv_layout import BLOCK_SIZE
@@ -22,16 +22,9 @@ def exactness(paths: Paths) -> Iterator[Row]:
     """Bit-equal ids with the prefix cache off, cold, warm and too small, greedy and seeded."""
     for name in ("smollm2",) if SMALL else tuple(paths):
         for is_seeded in (False, True):
-            kind = "seeded" if is_seeded else "greedy"
-            for variant, num_different, note in measures.exactness_variants(
-                paths[name], _NUM_PROMPTS, _MAX_TOKENS, is_seeded=is_seeded
-            ):
-                yield Row(
-                    f"{kind} ids, {name}: {variant} = each alone",
-                    f"{num_different} of {_NUM_PROMPTS} differ" + (f" ({note})" if note else ""),
-                    "0 differ",
-                    num_different == 0,
-                )
+            yield from exact_rows(
+                paths, name, num_prompts=_NUM_PROMPTS, max_tokens=_MAX_TOKENS, is_seeded=is_seeded
+            )
 
 
 def shared_prompts(paths: Paths) -> Iterator[Row]:

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from octavo.api.models import resolve_model
 from octavo.bench.machine import cpu_facts, run_facts
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = os.environ.get("SMALL", "") not in ("", "0")
 """A short version for a machine that others use too: what needs a quiet one is shown without a verdict."""
+
+_MODELS = ("smollm2", "gemma3:270m")
 
 _MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
@@ -53,7 +56,7 @@ def quiet_bar(bar: str) -> str:
     return f"{bar} (on a quiet machine)" if SMALL else bar
 
 
-def run_sections(sections: Sequence[Section], names: Sequence[str], paths: Paths) -> int:
+def run_sections(sections: Sequence[Section], names: Sequence[str]) -> int:
     """Print the rows of the sections of these names, or of all; the exit code, 2 for a name that is none."""
     by_name = {section.__name__: section for section in sections}
     unknown = set(names) - by_name.keys()
@@ -62,6 +65,7 @@ def run_sections(sections: Sequence[Section], names: Sequence[str], paths: Paths
         return 2
     chosen = [by_name[name] for name in names] if names else list(sections)
     record = os.environ.get("PROVE_JSON")
+    paths = {name: resolve_model(name) for name in _MODELS}
     return print_rows(chosen, paths, Path(record) if record else None)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 from scripts.proving.rows import SMALL, Paths, Row
+from tests.cases.test_llm_cases import resident_bytes
 from tests.engine.fakes import VOCAB, FakeExecutor, fake_engine, request
-from tests.engine.test_fairness import big_engine, of, steps_to_first_token
+from tests.engine.test_fairness import steps_alone, steps_behind_a_flood
 
 from octavo.bench.experiments import paged
 from octavo.bench.options import ClaimsConfig
@@ -22,19 +22,8 @@ _WARM_UP = 1000
 def fairness(paths: Paths) -> Iterator[Row]:
     """Engine steps to the first token of one tenant's request, alone and behind 200 of another."""
     for length in (20, 200):
-        alone = big_engine()
-        alone.add(of("b", "single", length))
-        unloaded = steps_to_first_token(alone, "single")
-        loaded = 0
-        for num_before in (0, 1, 5, 40):
-            engine = big_engine()
-            for i in range(200):
-                engine.add(of("a", f"flood {i}", 50 + i % 150, max_tokens=60))
-            for _ in range(num_before):
-                engine.step()
-            before = engine.stats().num_steps
-            engine.add(of("b", "single", length))
-            loaded = max(loaded, steps_to_first_token(engine, "single") - before)
+        unloaded = steps_alone(length)
+        loaded = max(steps_behind_a_flood(length, num_before) for num_before in (0, 1, 5, 40))
         yield Row(
             f"steps to the first token of {length} tokens, behind 200 requests of another tenant",
             f"{loaded} (alone {unloaded})",
@@ -60,10 +49,10 @@ def churn(paths: Paths) -> Iterator[Row]:
     engine, executor = fake_engine(num_blocks=300, max_num_seqs=16, max_num_batched_tokens=256)
     _churn(engine, executor, rng, _WARM_UP, "warm")
     gc.collect()
-    before = _resident_bytes()
+    before = resident_bytes()
     _churn(engine, executor, rng, _NUM_CHURNED - _WARM_UP, "timed")
     gc.collect()
-    grown = (_resident_bytes() - before) / ((_NUM_CHURNED - _WARM_UP) / 1000)
+    grown = (resident_bytes() - before) / ((_NUM_CHURNED - _WARM_UP) / 1000)
     stats = engine.stats()
     yield Row(
         f"{_NUM_CHURNED:,} mixed add/abort/finish sharing prefixes: resident memory",
@@ -98,7 +87,3 @@ def _churn(
         engine.step()
         engine.check_invariants()
         executor.batches.clear()
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -194,7 +194,7 @@ class CacheManager:
         """
         if not self._is_sharing:
             return NO_MATCH
-        path, closest = self._tree.walk(token_ids[: len(token_ids) - 1], salt)
+        path, closest = self._walk(token_ids, salt)
         block_ids = tuple(node.block_id for node in path)
         num_tokens = len(path) * BLOCK_SIZE
         partial = None
@@ -206,11 +206,17 @@ class CacheManager:
         self._pool.share(block_ids)
         return PrefixMatch(num_tokens, block_ids, path[-1] if path else None, partial)
 
+    def _walk(
+        self, token_ids: TokenIds, salt: str | None
+    ) -> tuple[list[Node], tuple[Node, int] | None]:
+        """RadixTree.walk of all tokens but the last one."""
+        return self._tree.walk(token_ids[: len(token_ids) - 1], salt)
+
     def match_length(self, token_ids: TokenIds, salt: str | None = None) -> int:
         """Tokens that `match` would find, without holding them."""
         if not self._is_sharing:
             return 0
-        path, closest = self._tree.walk(token_ids[: len(token_ids) - 1], salt)
+        path, closest = self._walk(token_ids, salt)
         return len(path) * BLOCK_SIZE + (0 if closest is None else closest[1])
 
     def miss_of(

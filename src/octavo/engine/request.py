@@ -134,6 +134,11 @@ class Request:
         return self.num_tokens if self.max_output_tokens > 0 else self.num_prompt_tokens - 1
 
     @property
+    def wanted_tokens(self) -> Sequence[int] | Int32s:
+        """The tokens to compute now, computed or not."""
+        return self.tokens(0, self.num_wanted_tokens)
+
+    @property
     def num_remaining_tokens(self) -> int:
         """Known tokens that are not computed."""
         return self.num_wanted_tokens - self.num_computed_tokens

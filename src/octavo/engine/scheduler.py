@@ -128,7 +128,8 @@ class Scheduler:
             request.waiting_since_s = now_s
         self._arrived.clear()
         order = WaitingOrder(self.waiting, self._counters, self._match_length, now_s)
-        self._give_up_for_others(order)
+        if self.waiting:
+            self._give_up_for_others(order)
         budget = self._schedule_decode(chosen, self._limits.max_num_batched_tokens)
         prefill = PrefillBudget(budget, self._prefill_limit if chosen else None)
         self._schedule_prefill(chosen, prefill, order)
@@ -262,8 +263,7 @@ class Scheduler:
     def _match_length(self, request: Request) -> int:
         if request.is_scoring:
             return 0
-        tokens = request.tokens(0, request.num_wanted_tokens)
-        return self._cache.match_length(tokens, request.salt)
+        return self._cache.match_length(request.wanted_tokens, request.salt)
 
     def _start(self, request: Request, match: PrefixMatch) -> bool:
         """Move a waiting request to running, on its longest stored prefix. False if its tokens do not fit."""
@@ -288,8 +288,7 @@ class Scheduler:
 
     def _note_miss(self, request: Request, match: PrefixMatch) -> None:
         if not request.is_scoring:
-            tokens = request.tokens(0, request.num_wanted_tokens)
-            request.miss = self._cache.miss_of(tokens, match, request.salt)
+            request.miss = self._cache.miss_of(request.wanted_tokens, match, request.salt)
             if request.miss is not None:
                 self.num_misses[request.miss.reason] += 1
 
@@ -297,7 +296,7 @@ class Scheduler:
         """The longest stored prefix of all its known tokens; none where the logits of the prompt are wanted."""
         if request.is_scoring:
             return NO_MATCH
-        return self._cache.match(request.tokens(0, request.num_wanted_tokens), request.salt)
+        return self._cache.match(request.wanted_tokens, request.salt)
 
     def _fork(self, request: Request, source: Request) -> bool:
         """Move a waiting request to running, on the prompt blocks of a sibling. False if blocks are short.
