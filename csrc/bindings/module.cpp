@@ -324,6 +324,11 @@ nb::list op_counts(const Executor& executor) {
   return out;
 }
 
+void watch(Executor& executor, const Array<int64_t, 1>& counter) {
+  if (counter.size() != 1) throw nb::value_error("the counter is one number");
+  executor.watch(counter.data());
+}
+
 OwnedArray<uint8_t> read_block(Executor& executor, int32_t id) {
   std::span<std::byte> block;
   raise_from(executor.kv().block(id, &block));
@@ -360,6 +365,7 @@ void bind_executor(nb::module_& m) {
       .def("read_block", &read_block, nb::arg("block_id"))
       .def("write_block", &write_block, nb::arg("block_id"), nb::arg("data"))
       .def("set_counting", &Executor::set_counting, nb::arg("is_counting"))
+      .def("watch", &watch, nb::arg("counter"), nb::keep_alive<1, 2>())
       .def("op_counts", &op_counts)
       .def("fill_kv", [](Executor& executor, float value) { executor.kv().fill(value); })
       .def_prop_ro("kv_block_bytes", [](Executor& executor) { return executor.kv().shape().block_bytes(); });

@@ -191,6 +191,10 @@ void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, c
     } else {
       run_attend(stages[i], member);
     }
+    if (member.index == 0) {
+      const std::atomic_ref<int64_t> progress(*progress_);
+      progress.store(progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    }
     if (is_counted && !is_token_stage(stages[i].kind)) lap.add_to(counters[i].work_ns);
     if (end < stages.size() && needs_barrier(plan, i, end, member.part)) runtime_->pool.barrier();
     if (is_counted) {

@@ -71,6 +71,8 @@ class Executor {
 
   // Whether steps from now on are counted; turning it on starts from zero.
   void set_counting(bool is_counting);
+  // Adds 1 to *counter after every stage, seen by whoever watches this memory. Not while a step runs.
+  void watch(int64_t* counter) { progress_ = counter; }
   // What was counted, stages that do the same work together. Not while a step runs.
   std::vector<OpCount> op_counts() const;
   const Runtime& runtime() const { return *runtime_; }
@@ -218,6 +220,8 @@ class Executor {
   Plan body_, head_;
   Sampler sampler_;
   bool is_counting_ = false;
+  int64_t own_progress_ = 0;
+  int64_t* progress_ = &own_progress_;  // written by member 0
   std::vector<StageCounter> body_counters_, head_counters_;  // by stage of the plan; written by member 0
   StageCounter sample_counter_;
 

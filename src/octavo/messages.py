@@ -1,4 +1,4 @@
-"""The only structs that cross the boundary between a front end and an engine (a thread now, a process later).
+"""The structs that cross the boundary between a front end and an engine, in a thread or in a process of its own.
 
 Every added request ends with exactly one `finish_reason` per choice, whatever happens.
 """
@@ -12,7 +12,7 @@ from octavo.observability.limits import ModelWork
 from octavo.params import SamplingParams
 
 
-class AddRequest(msgspec.Struct, array_like=True, gc=False):
+class AddRequest(msgspec.Struct, array_like=True, gc=False, tag=True):
     """A validated request. `output_token_ids` (one list per choice) were already produced: resume and replay.
 
     `eos_token_ids` end a choice unless `params.ignore_eos`. `params.max_tokens` is resolved (never None) and fits the
@@ -84,6 +84,8 @@ class EngineTimeline(msgspec.Struct, array_like=True, gc=False):
     miss_reason: str | None = None
     miss_others: list[int] = []
     """What others of the same tenant and salt have at that place."""
+    replayed_s: float = 0.0
+    """Before `added_s`: since it first came, in an engine that died, and until another one was there."""
 
 
 class ChoiceOutput(msgspec.Struct, array_like=True, gc=False):
@@ -138,11 +140,20 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     """Seconds spent in the backend. What steps took beyond them went to scheduling and handling."""
 
 
-class StepOutputs(msgspec.Struct, array_like=True, gc=False):
+class StepOutputs(msgspec.Struct, array_like=True, gc=False, tag=True):
     """One message for all requests of a step."""
 
     outputs: list[ChoiceOutput] = []
     stats: EngineStats = msgspec.field(default_factory=EngineStats)
+
+
+def failed_outputs(message: AddRequest, error: str, stats: EngineStats) -> StepOutputs:
+    """The ends of a request that was accepted and cannot be computed."""
+    ends = [
+        ChoiceOutput(message.request_id, index, finish_reason="error", error=error)
+        for index in range(message.params.n)
+    ]
+    return StepOutputs(ends, stats)
 
 
 class EngineInfo(msgspec.Struct, array_like=True, gc=False):

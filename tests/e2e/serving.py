@@ -143,7 +143,9 @@ def disconnect(url: str) -> Disconnect:
             for _ in range(12):
                 next(lines)
             held = _gauge(other, "octavo:kv_blocks_used")
-            num_tokens = _gauge(other, "vllm:generation_tokens_total")
+            told = num_tokens = _gauge(other, "vllm:generation_tokens_total")
+            while num_tokens == told:  # leave right after tokens were told: those of the call before are no news
+                num_tokens = _gauge(other, "vllm:generation_tokens_total")
         left = time.monotonic()
         while _gauge(other, "octavo:kv_blocks_used") and time.monotonic() - left < 10:
             time.sleep(0.01)  # no faster: the questions themselves take the server's time

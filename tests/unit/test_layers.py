@@ -42,6 +42,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "starlette": ("server/",),
     "pydantic": ("server/",),
     "uvicorn": ("server/",),
+    "zmq": ("engine/",),
     "cyclopts": ("cli/",),
     "rich": ("cli/", "api/"),
     "tokenizers": ("tokenization/",),

@@ -24,10 +24,11 @@ from octavo.api.processor import (
     split_prompt,
 )
 from octavo.api.router import Router
-from octavo.api.runtime import Runtime, load_runtime
+from octavo.api.runtime import Runtime, load_runtime, nothing, start_engine_process
 from octavo.api.submission import Inbox, Submission
 from octavo.config import NO_LIMITS, EngineConfig, QueueLimits
 from octavo.engine.client import EngineClient, ThreadedClient
+from octavo.engine.process_client import SupervisionStats
 from octavo.messages import EngineInfo, EngineStats, StepOutputs
 from octavo.observability.explain import Explanation
 from octavo.outputs import FinishReason, RequestOutput
@@ -71,6 +72,34 @@ class AsyncLLM:
         return cls.from_client(*_threaded(runtime, queue))
 
     @classmethod
+    def supervised(
+        cls,
+        config: EngineConfig,
+        *,
+        tokenizer: str | Path | Tokenizer | None = None,
+        seed: int | None = None,
+        queue: QueueLimits = NO_LIMITS,
+        replays: bool = True,
+        on_lost: Callable[[], None] = nothing,
+    ) -> Self:
+        """Load what `config` describes in a process of its own, which is replaced when it dies.
+
+        Requests in flight go on in the next engine, with the same tokens, unless `replays` is false: they end with an
+        error then. `on_lost` is called, in another thread, when no engine can be started any more.
+        """
+        client, processor = start_engine_process(
+            config, tokenizer=tokenizer, seed=seed, queue=queue, replays=replays, on_lost=on_lost
+        )
+
+        def connect(deliver: Callable[[StepOutputs], None]) -> EngineClient:
+            client.connect(deliver)
+            return client
+
+        llm = cls.from_client(connect, processor, lambda: client.is_alive)
+        llm._supervision = client.supervision_stats
+        return llm
+
+    @classmethod
     def from_client(
         cls, make_client: ClientFactory, processor: Processor, is_alive: Callable[[], bool]
     ) -> Self:
@@ -87,6 +116,7 @@ class AsyncLLM:
         )  # the engine's thread knows the inbox only, so that `del` of this object ends the engine
         self._processor = processor
         self._is_alive = is_alive
+        self._supervision = SupervisionStats()
         self._inbox = inbox
         self._client: EngineClient = make_client(inbox.deliver)
         self._router = inbox.router = Router(self._client, processor.tokenizer)
@@ -223,6 +253,11 @@ class AsyncLLM:
     def stats(self) -> EngineStats:
         """Counters and gauges of the engine now. Raises: EngineDead."""
         return self._client.stats()
+
+    @property
+    def supervision(self) -> SupervisionStats:
+        """Engines that were replaced, and what became of their requests; zeros without `supervised`."""
+        return self._supervision
 
     def explain(self, request_id: str, *, tenant: str = "") -> Explanation | None:
         """Where a request's time went. None unless it is among the last 1,000 that ended, and this tenant's."""

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from octavo.api.builds import build_to_start_from
 from octavo.api.chat import load_chat_template
 from octavo.api.models import resolve_model
 from octavo.api.processor import Processor
-from octavo.api.start import within_limits
-from octavo.config import EngineConfig, ModelConfig, from_env
+from octavo.config import NO_LIMITS, EngineConfig, ModelConfig, QueueLimits, from_env
 from octavo.engine.engine import Engine
 from octavo.engine.loader import load_engine
+from octavo.engine.process_client import ProcessClient, Supervision
+from octavo.engine.start import within_limits
+from octavo.engine.wire import EngineSpec
 from octavo.store.builds import stored_digest
 from octavo.tokenization.chat_template import ChatTemplate
 from octavo.tokenization.tokenizer import Tokenizer, load_tokenizer
 from octavo.weights.source import Metadata, open_weights
+
+_Engine = TypeVar("_Engine", Engine, ProcessClient)
+
+
+def nothing() -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +70,49 @@ def load_runtime(
     return Runtime(engine, Processor(engine.info, ready, chat_template=template, seed=seed))
 
 
+def start_engine_process(
+    config: EngineConfig,
+    *,
+    tokenizer: str | Path | Tokenizer | None = None,
+    seed: int | None = None,
+    queue: QueueLimits = NO_LIMITS,
+    replays: bool = True,
+    on_lost: Callable[[], None] = nothing,
+) -> tuple[ProcessClient, Processor]:
+    """The same with the engine in a process of its own, supervised, and a client that speaks to it.
+
+    `replays`: requests of an engine that dies go on in the next one. `on_lost` is called, in a thread of the client's,
+    when no engine can be started any more. Requests that stopped two engines are kept below OCTAVO_HOME.
+    Raises: as `load_runtime`; EngineDead if the process ends without a word.
+    """
+    path = resolve_model(config.model.model)
+    env = from_env()
+    compute = replace(config.compute, isa=config.compute.isa or env.isa)
+    config = replace(config, model=_named(config.model), compute=compute)
+    build = build_to_start_from(env.home, path, config.model)
+    spec = EngineSpec(
+        config=config,
+        path=str(path),
+        build_path=None if build is None else str(build.path),
+        build_digest=None if build is None else build.digest,
+        digest=stored_digest(env.home, path),
+        log_level=logging.getLevelName(logging.getLogger("octavo").getEffectiveLevel()),
+    )
+    supervision = Supervision(replays, env.home / "quarantine")
+    with within_limits(path), open_weights(path) as weights:
+        client, (ready, template) = load_both(
+            lambda on_planned: ProcessClient(
+                spec, limits=queue, supervision=supervision, on_planned=on_planned, on_lost=on_lost
+            ),
+            lambda: _front_end(config.model, weights.metadata, tokenizer),
+        )
+    return client, Processor(client.info, ready, chat_template=template, seed=seed)
+
+
 def load_both(
-    load: Callable[[Callable[[], None]], Engine],
+    load: Callable[[Callable[[], None]], _Engine],
     prepare: Callable[[], tuple[Tokenizer, ChatTemplate | None]],
-) -> tuple[Engine, tuple[Tokenizer, ChatTemplate | None]]:
+) -> tuple[_Engine, tuple[Tokenizer, ChatTemplate | None]]:
     """Do both at once: native code reads or packs weights while Python builds the tokenizer.
 
     `load` calls its argument once the memory is planned: no tokenizer is built where the model will not fit. Where

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Final, Protocol
 
 from octavo.config import NO_LIMITS, QueueLimits
 from octavo.engine.engine import Engine
-from octavo.engine.queue_limit import WaitingRoom
-from octavo.errors import EngineDead, InvalidRequest
+from octavo.engine.reception import Reception
+from octavo.errors import EngineDead
 from octavo.messages import (
     AddRequest,
-    ChoiceOutput,
     EngineInfo,
     EngineStats,
     StepOutputs,
+    failed_outputs,
 )
-from octavo.observability.first_token import predict_first_token_s
-from octavo.outputs import FinishReason
 
 _logger = logging.getLogger(__name__)
 
@@ -130,7 +127,7 @@ class ThreadedClient:
     ) -> None:
         """`on_outputs` is called in the engine's thread after each step; without it, outputs wait for `outputs`."""
         self._engine = engine
-        self._waiting_room = WaitingRoom(limits)
+        self._reception = Reception(limits)
         self._outputs: SimpleQueue[StepOutputs] = SimpleQueue()
         self._has_callback = on_outputs is not None
         self._on_outputs: OnOutputs = on_outputs or self._outputs.put
@@ -138,7 +135,6 @@ class ThreadedClient:
         # Guarded by _wake: what other threads write.
         self._wake = threading.Condition()
         self._inbox: list[_Message] = []
-        self._num_open_by_id: dict[str, int] = {}
         self._is_closing = False
         self._is_checked = False  # the engine's thread's own
         self._thread = threading.Thread(target=self._loop, name="octavo-engine", daemon=True)
@@ -155,12 +151,7 @@ class ThreadedClient:
         with self._wake:
             if self._is_closing:
                 raise EngineDead("the engine is closed")
-            if message.request_id in self._num_open_by_id:
-                raise InvalidRequest(
-                    f"request id {message.request_id!r} is in use", param="request_id"
-                )
-            self._waiting_room.admit(message, time.monotonic())
-            self._num_open_by_id[message.request_id] = message.params.n
+            self._reception.enter(message)
             self._send(message)
 
     def abort(self, request_ids: Sequence[str]) -> None:
@@ -189,13 +180,7 @@ class ThreadedClient:
 
     def predict_first_token_s(self, num_tokens: int) -> float | None:
         """Seconds to the first token of a prompt of this length of which nothing is cached, if it were sent now."""
-        with self._wake:
-            stats, num_waiting = self._stats, self._waiting_room.num_tokens
-        if stats.prices is None:
-            return None
-        num_ahead = max(0, num_waiting - stats.num_prefilled_tokens)
-        is_decoding = stats.num_decoding > 0
-        return predict_first_token_s(stats.prices, num_tokens, num_ahead, is_decoding=is_decoding)
+        return self._reception.predict_first_token_s(self._stats, num_tokens)
 
     def close(self) -> None:
         """End all requests, free the model, wait for the thread. Not to be called from the callback."""
@@ -245,7 +230,10 @@ class ThreadedClient:
         self._wake.release()  # who adds a request meanwhile does not wait for the check
         try:
             self._engine.check_quietly()
+            num_broken = self._stats.num_broken_invariants
             self._stats = self._engine.stats()
+            if self._stats.num_broken_invariants != num_broken:
+                self._publish(StepOutputs([], self._stats))
         finally:
             self._wake.acquire()
 
@@ -262,32 +250,13 @@ class ThreadedClient:
             self._engine.add(item)
         except Exception as error:
             # It was checked already: the engine died while the request was on its way, or has a fault.
-            reason = FinishReason.ERROR.value
-            self._publish(
-                StepOutputs(
-                    [
-                        ChoiceOutput(item.request_id, index, finish_reason=reason, error=str(error))
-                        for index in range(item.params.n)
-                    ],
-                    self._engine.stats(),
-                )
-            )
+            self._publish(failed_outputs(item, str(error), self._engine.stats()))
 
     def _publish(self, outputs: StepOutputs) -> None:
         self._stats = outputs.stats
-        with self._wake:
-            now_s = time.monotonic()
-            for output in outputs.outputs:
-                self._waiting_room.leave(output.request_id, now_s)
-                if output.finish_reason is not None:
-                    self._close_choice(output.request_id)
+        self._reception.note(outputs)
         try:
             self._on_outputs(outputs)
         except Exception:
             # A front end that went away must not take the other requests' engine with it.
             _logger.exception("delivering the outputs of a step failed")
-
-    def _close_choice(self, request_id: str) -> None:
-        self._num_open_by_id[request_id] -= 1
-        if not self._num_open_by_id[request_id]:
-            del self._num_open_by_id[request_id]

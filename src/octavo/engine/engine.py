@@ -13,6 +13,7 @@ from octavo.cache.disk_tier import DiskTier
 from octavo.cache.manager import CacheManager
 from octavo.engine.admission import check_request, max_output_tokens, token_array
 from octavo.engine.batch import ChunkRows, StepBuilder, StepInput
+from octavo.engine.board import ProgressBoard
 from octavo.engine.disk_loads import DiskLoads
 from octavo.engine.request import Request, RequestStatus
 from octavo.engine.runner import ModelRunner
@@ -92,6 +93,7 @@ class Engine:
         self._num_added = 0
         self._stats = EngineStats(num_blocks=info.num_blocks)
         self._death: str | None = None
+        self._board: ProgressBoard | None = None
 
     @property
     def has_work(self) -> bool:
@@ -157,6 +159,8 @@ class Engine:
             is_over = not self._scheduler.has_work and not self._is_loading
             if is_over and self._cache.num_held:
                 _logger.error("%d KV blocks are held by no request", self._cache.num_held)
+        if self._board is not None:
+            self._board.count_loop()
         outputs, self._outbox = self._outbox, []
         return StepOutputs(outputs, self.stats())
 
@@ -228,6 +232,11 @@ class Engine:
         """Let decode steps run together again: whoever interrupted has been heard."""
         self._interrupt[0] = 0
 
+    def show_progress(self, board: ProgressBoard) -> None:
+        """Keep `board` up to date from now on, for whoever watches this engine from another process."""
+        self._board = board
+        self._runner.watch(board.op_counter)
+
     def limit_calls(self, max_call_s: float | None) -> None:
         """Run decode steps together up to this long; 0: each by itself; None: as it is without being told."""
         self._max_call_s = _MAX_CALL_S if max_call_s is None else max_call_s
@@ -288,6 +297,8 @@ class Engine:
         step = self._build(schedule)
         if step is None:
             return
+        if self._board is not None:
+            self._board.show_step(chunk.request.request_id for chunk in schedule.chunks)
         if schedule.copies:
             self._runner.copy_blocks(schedule.copies)
         if schedule.num_steps > 1:

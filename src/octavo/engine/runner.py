@@ -13,6 +13,7 @@ from octavo.ops.protocol import (
     DecodeRun,
     Executor,
     Int32s,
+    Int64s,
     SampleBatch,
     SampleResult,
 )
@@ -71,6 +72,10 @@ class ModelRunner:
         started = self._clock()
         token_ids = self._executor.decode(batch, sample, run)
         return DecodeResult(token_ids, self._lap(started, batch, len(token_ids)))
+
+    def watch(self, counter: Int64s) -> None:
+        """Add 1 to `counter` [1] after every operation from now on."""
+        self._executor.watch(counter)
 
     def set_counting(self, is_counting: bool) -> None:
         """Whether the operations of steps from now on are counted; turning it on starts from zero."""

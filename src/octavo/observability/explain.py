@@ -23,7 +23,7 @@ _FEW_TOKENS: Final = 32
 class Explanation:
     """Where the time of a request went. `parts` are seconds by name and add up to `total_s`.
 
-    queue: until its first step. preempted: waiting after a preemption, and computing again what was lost.
+    replayed: in engines that died, and until others were there. queue: until its first step. preempted: waiting after a preemption, and computing again what was lost.
     passed_over: its prompt waited while steps computed others. prefill, decode: steps that computed it.
     front_end: outputs handed on and detokenised while no step ran for it. client: the reader took its time.
     other: what the parts leave.
@@ -62,7 +62,7 @@ def explain(record: RequestRecord) -> Explanation:
 def _parts(record: RequestRecord) -> tuple[float, dict[str, float]]:
     """The whole time, and its parts in the order in which they come.
 
-    arrived .. added | queue .. decode, between | until .. told | told .. delivered
+    arrived .. (replayed) .. added | queue .. decode, between | until .. told | told .. delivered
     """
     timeline = record.timeline
     told_s = record.told_s
@@ -76,7 +76,9 @@ def _parts(record: RequestRecord) -> tuple[float, dict[str, float]]:
     delivered_s = max(delivered_s, told_s)
     paused_s = min(record.paused_s, timeline.between_s)
     parts = {
-        "queue": max(0.0, timeline.added_s - record.arrived_s) + timeline.queue_s,
+        "replayed": timeline.replayed_s,
+        "queue": max(0.0, timeline.added_s - timeline.replayed_s - record.arrived_s)
+        + timeline.queue_s,
         "preempted": timeline.preempted_s,
         "passed_over": timeline.passed_over_s,
         "prefill": timeline.prefill_s,
@@ -95,6 +97,7 @@ def _kind(record: RequestRecord, total_s: float, parts: Mapping[str, float]) -> 
         return Cause.UNKNOWN
     queue_s = parts.get("queue", 0.0) + parts.get("passed_over", 0.0)
     lasted = {
+        Cause.ENGINE_DIED: parts.get("replayed", 0.0),
         Cause.QUEUE: queue_s,
         Cause.PREEMPTION: parts.get("preempted", 0.0),
         Cause.SLOW_CLIENT: parts["client"],

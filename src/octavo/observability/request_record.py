@@ -16,6 +16,8 @@ class Cause(Enum):
     COLD_PREFILL = "cold_prefill"
     PREEMPTION = "preemption"
     SLOW_CLIENT = "slow_client"
+    ENGINE_DIED = "engine_died"
+    """Begun in an engine process that died, ended in another."""
     MEMORY = "memory"
     """Queued for KV blocks."""
     NOTHING_UNUSUAL = "nothing_unusual"

@@ -38,6 +38,12 @@ def sentences(
                 f"{shares.of('prefill')}: {why}.",
                 remedy,
             )
+        case Cause.ENGINE_DIED:
+            return (
+                f"The engine process died meanwhile, and another one went on with the request: {shares.of('replayed')} "
+                "went by before.",
+                "Look for the end of the engine process in the server's log.",
+            )
         case Cause.SLOW_CLIENT:
             return (
                 f"The client took its time: the request waited for it {shares.of('client')}.",

@@ -247,6 +247,10 @@ class Executor(Protocol):
         """What was counted, one for each kind of operation and shape; empty for a backend that counts nothing."""
         ...
 
+    def watch(self, counter: Int64s) -> None:
+        """Add 1 to `counter` [1] after every operation from now on: who watches it sees whether a long step hangs."""
+        ...
+
     def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:
         """Run one step. Rows of logits are computed and sampled in slabs, so memory never grows with K x vocab.
 

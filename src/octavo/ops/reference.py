@@ -20,6 +20,7 @@ from octavo.ops.protocol import (
     Bools,
     Floats,
     Int32s,
+    Int64s,
     RopeOrder,
     RopeSpec,
 )
@@ -43,6 +44,8 @@ class ReferenceOps:
     def __init__(self, dequantize: Dequantize, kv: ReferenceKV | None = None) -> None:
         self._dequantize = dequantize
         self._kv = kv
+        self.counter: Int64s = np.zeros(1, np.int64)
+        """Products so far, [1]; may be replaced."""
 
     def with_kv(self, kv: ReferenceKV) -> ReferenceOps:
         """The same operations, with this KV memory behind `attention`."""
@@ -73,6 +76,7 @@ class ReferenceOps:
     def linear(self, x: Floats, weight: ReferenceWeight, bias: Floats | None = None) -> Floats:
         """See Ops.linear."""
         y: Floats = x @ weight.values.T
+        self.counter[0] += 1
         if bias is not None:
             y += bias
         return y

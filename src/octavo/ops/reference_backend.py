@@ -18,6 +18,7 @@ from octavo.ops.protocol import (
     DecodeRun,
     Floats,
     Int32s,
+    Int64s,
     SampleBatch,
     SampleResult,
 )
@@ -94,6 +95,10 @@ class ReferenceExecutor:
     def op_costs(self) -> list[OpCost]:
         """See Executor.op_costs: always empty."""
         return []
+
+    def watch(self, counter: Int64s) -> None:
+        """See Executor.watch: products are counted."""
+        self._open().ops.counter = counter
 
     def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:
         """Run one step. See Executor.execute."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
@@ -21,6 +22,7 @@ from octavo.errors import InvalidRequest
 from octavo.server.app import create_app
 
 EXIT_OK: Final = 0
+EXIT_ENGINE_LOST: Final = 3
 EXIT_PORT_IN_USE: Final = 5
 EXIT_INTERRUPTED: Final = 130
 _SHUTTING_DOWN: Final = "the server is shutting down"
@@ -41,6 +43,10 @@ class ServerConfig:
         default=None,
         metadata={"help": "tokens of the prompts that may wait for it; one prompt always may"},
     )
+    replay: bool = field(
+        default=True,
+        metadata={"help": "requests of an engine process that dies go on in the next one"},
+    )
     grace_s: int = field(
         default=30, metadata={"help": "seconds that running requests have left when told to stop"}
     )
@@ -60,20 +66,36 @@ def run_server(
     """Serve until told to stop; return the exit code. `announce` gets the start-up line, or why there is none.
 
     The port is taken before the model is loaded, and answers after. SIGTERM and Ctrl-C let running requests finish for
-    `grace_s`, then end them with an error; a second one ends them at once.
-    Raises: InvalidRequest, ModelError, StoreError, CapacityError.
+    `grace_s`, then end them with an error; a second one ends them at once. The engine runs in a process of its own;
+    if it dies it is replaced, and if it cannot be the server ends.
+    Raises: InvalidRequest, ModelError, StoreError, CapacityError, EngineDead.
     """
+    is_lost = threading.Event()
+    stop_lost: list[Callable[[], None]] = []
+
+    def on_lost() -> None:
+        is_lost.set()
+        for stop in stop_lost:
+            stop()
+
     try:
         with bind(server.host, server.port) as sock:
             limits = QueueLimits(server.max_queued_requests, server.max_queued_tokens)
-            with AsyncLLM.from_config(engine, queue=limits) as llm:
+            with AsyncLLM.supervised(
+                engine, queue=limits, replays=server.replay, on_lost=on_lost
+            ) as llm:
                 _listen(sock)
                 runner = DrainingServer(
                     create_app(llm, api_key=api_key),
                     server.grace_s,
                     on_ready=lambda: announce(start_line(llm, sock)),
                 )
-                runner.run(sockets=[sock])
+                stop_lost.append(runner.stop_soon)
+                if not is_lost.is_set():
+                    runner.run(sockets=[sock])
+            if is_lost.is_set():
+                announce("the engine stopped and could not be started again: see the log")
+                return EXIT_ENGINE_LOST
             return EXIT_INTERRUPTED if runner.stopped_by == signal.SIGINT else EXIT_OK
     except PortInUse:
         announce(
@@ -155,6 +177,10 @@ class DrainingServer(uvicorn.Server):
         """Called for SIGTERM and SIGINT. uvicorn's own would raise the signal again after the end."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.stop, sig)
+
+    def stop_soon(self) -> None:
+        """Stop, there is no engine any more. Called from any thread."""
+        self.should_exit = True
 
     def stop(self, sig: int) -> None:
         """Begin to drain; the second time, end at once. Called in the event loop."""

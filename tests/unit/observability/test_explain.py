@@ -41,13 +41,22 @@ def test_parts_come_in_order_and_add_up() -> None:
     explanation = explain(record(arrived_s=9.9, told_s=12.2, delivered_s=12.5))
     assert explanation.total_s == pytest.approx(2.6)
     assert list(explanation.parts) == [
-        "queue", "preempted", "passed_over", "prefill", "decode", "front_end", "client", "other",
+        "replayed", "queue", "preempted", "passed_over", "prefill", "decode", "front_end", "client", "other",
     ]  # fmt: skip
     assert sum(explanation.parts.values()) == pytest.approx(2.6)
     assert explanation.parts["queue"] == pytest.approx(0.2)
     assert explanation.parts["front_end"] == pytest.approx(0.3)
     assert explanation.parts["client"] == pytest.approx(0.3)
     assert explanation.parts["other"] == pytest.approx(0.0)
+
+
+def test_the_time_in_an_engine_that_died_is_a_part_and_a_cause() -> None:
+    explanation = explain(record(arrived_s=8.9, replayed_s=1.0))
+    assert explanation.parts["replayed"] == pytest.approx(1.0)
+    assert explanation.parts["queue"] == pytest.approx(0.2)
+    assert explanation.parts["other"] == pytest.approx(0.0)
+    assert explanation.kind is Cause.ENGINE_DIED
+    assert "another one went on" in explanation.cause
 
 
 def test_what_no_part_accounts_for_is_other() -> None:

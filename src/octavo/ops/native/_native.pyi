@@ -3,7 +3,16 @@
 import numpy as np
 import numpy.typing as npt
 
-from octavo.ops.protocol import Batch, Bytes, DecodeRun, Floats, Int32s, SampleBatch, SampleResult
+from octavo.ops.protocol import (
+    Batch,
+    Bytes,
+    DecodeRun,
+    Floats,
+    Int32s,
+    Int64s,
+    SampleBatch,
+    SampleResult,
+)
 
 PACKED_LAYOUT: int
 """Version of how formats are packed."""
@@ -148,6 +157,9 @@ class Executor:
 
     def set_counting(self, is_counting: bool) -> None:
         """Whether steps from now on are counted; turning it on starts from zero."""
+
+    def watch(self, counter: Int64s) -> None:
+        """Add 1 to counter [1] after every operation from now on. The array is kept."""
 
     def op_counts(
         self,

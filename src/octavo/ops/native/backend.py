@@ -26,6 +26,7 @@ from octavo.ops.protocol import (
     DecoderModel,
     DecodeRun,
     Int32s,
+    Int64s,
     SampleBatch,
     SampleResult,
 )
@@ -171,6 +172,10 @@ class NativeExecutor:
     def op_costs(self) -> list[OpCost]:
         """See Executor.op_costs."""
         return read_op_costs(self._open())
+
+    def watch(self, counter: Int64s) -> None:
+        """See Executor.watch. The thread that calls for the step counts its own operations."""
+        self._open().watch(counter)
 
     def execute(self, batch: Batch, sample: SampleBatch) -> SampleResult:
         """Run one step without the GIL. See Executor.execute.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.api.start import check_start, within_limits
 from octavo.engine.machine import MachineLimits
+from octavo.engine.start import check_start, within_limits
 from octavo.errors import CapacityError
 
 MIB = 2**20
