@@ -1,7 +1,7 @@
 PYTHON ?= python
 NATIVE_BUILD ?= build/native
 
-.PHONY: setup native fmt lint type test test-native size check prove-A prove-B prove-C clean
+.PHONY: setup native fmt lint type test test-native size check prove-A prove-B prove-C prove-D1 clean
 
 setup:  ## an editable-like development install in the active environment
 	$(PYTHON) -m pip install scikit-build-core nanobind cmake ninja
@@ -53,6 +53,9 @@ prove-B:  ## every promise of the second milestone: speed, shares of limits, pee
 
 prove-C:  ## every promise of the third milestone: the prefix cache (SMALL=1: a short version)
 	$(PYTHON) scripts/prove_c.py
+
+prove-D1:  ## every promise of the server: supervision, churn, streams (SMALL=1: a short version)
+	$(PYTHON) scripts/prove_d1.py
 
 size:  ## lines per package, and the largest files
 	@for d in src/octavo/*/ csrc/*/ tests; do printf '%6d  %s\n' $$(find $$d \( -name '*.py' -o -name '*.cpp' -o -name '*.h' \) -print0 | xargs -0 cat 2>/dev/null | wc -l) $$d; done

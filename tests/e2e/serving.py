@@ -144,7 +144,9 @@ def disconnect(url: str) -> Disconnect:
                 next(lines)
             held = _gauge(other, "octavo:kv_blocks_used")
             told = num_tokens = _gauge(other, "vllm:generation_tokens_total")
-            while num_tokens == told:  # leave right after tokens were told: those of the call before are no news
+            while (
+                num_tokens == told
+            ):  # leave right after tokens were told: those of the call before are no news
                 num_tokens = _gauge(other, "vllm:generation_tokens_total")
         left = time.monotonic()
         while _gauge(other, "octavo:kv_blocks_used") and time.monotonic() - left < 10:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -36,6 +37,13 @@ def _parent(entry: Path) -> int | None:
     except OSError:
         return None
     return None if fields[0] == "Z" else int(fields[1])
+
+
+def gauge(url: str, name: str) -> int:
+    """One number of /metrics."""
+    found = re.search(rf"^{name}\S* ([\d.e+]+)$", httpx.get(url + "/metrics").text, re.MULTILINE)
+    assert found, name
+    return int(float(found[1]))
 
 
 def wait_until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -104,7 +112,9 @@ class Streams:
 
 def _read(url: str, stream: Stream) -> None:
     try:
-        with httpx.stream("POST", url + "/v1/completions", json=stream.body, timeout=120) as response:
+        with httpx.stream(
+            "POST", url + "/v1/completions", json=stream.body, timeout=120
+        ) as response:
             for line in response.iter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
@@ -143,7 +153,9 @@ def kill_mid_stream(model: Path | str, num_kills: int, num_streams: int = 8) -> 
             seen = [stream.num_chunks for stream in streams.streams]
             begun_s = time.monotonic()
             wait_until(
-                lambda: all(s.num_chunks >= n + 3 for s, n in zip(streams.streams, seen, strict=True))  # noqa: B023
+                lambda: all(
+                    s.num_chunks >= n + 3 for s, n in zip(streams.streams, seen, strict=True)
+                )  # noqa: B023
             )
             pause_s = max(pause_s, time.monotonic() - begun_s)
             assert not streams.is_any_over, "a stream ended before the engine was killed"

@@ -52,8 +52,10 @@ _LINGER_MS: Final = 2000
 class EngineProcess:
     """One engine between two sockets."""
 
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, refusal: CapacityError | None = None) -> None:
+        """`refusal`: why there is no room to start at all."""
         self._spec = spec
+        self._refusal = refusal
         self._context = zmq.Context()
         self._commands = self._connect(zmq.PULL, spec.commands)
         self._results = self._connect(zmq.PUSH, spec.outputs)
@@ -75,7 +77,8 @@ class EngineProcess:
 
     def _load(self) -> Engine:
         spec = self._spec
-        check_start()
+        if self._refusal is not None:
+            raise self._refusal
         path = Path(spec.path)
         build = (
             None
@@ -146,11 +149,16 @@ def main() -> int:
     stdin = sys.stdin.buffer
     size = int.from_bytes(stdin.read(8), "little")
     spec = spec_decoder.decode(stdin.read(size))
+    refusal = None
+    try:
+        check_start()  # before the first thread: what they reserve depends on it
+    except CapacityError as error:
+        refusal = error
     threading.Thread(
         target=_end_with_parent, args=(stdin,), name="octavo-parent", daemon=True
     ).start()
     setup_logging(spec.log_level, is_server=True)
-    return EngineProcess(spec).run()
+    return EngineProcess(spec, refusal).run()
 
 
 def _end_with_parent(stdin: BinaryIO) -> None:
