@@ -104,11 +104,6 @@ class Streams:
         """Chunks of the stream that has fewest."""
         return min(stream.num_chunks for stream in self.streams)
 
-    @property
-    def is_any_over(self) -> bool:
-        """Whether one came to its end."""
-        return any(stream.is_over for stream in self.streams)
-
 
 def _read(url: str, stream: Stream) -> None:
     try:
@@ -144,7 +139,7 @@ class Kills:
 
 def kill_mid_stream(model: Path | str, num_kills: int, num_streams: int = 8) -> Kills:
     """Kill the engine so often, each time after all streams got 3 chunks more and before any ended."""
-    num_tokens = 16 * num_kills + 32
+    num_tokens = 48 * num_kills + 64  # those replayed first get ahead of the others
     with serving.server_process(model, "--max-model-len", "2048") as (url, pid):
         undisturbed = Streams.start(url, num_streams, num_tokens).finish()
         streams = Streams.start(url, num_streams, num_tokens)
@@ -158,7 +153,8 @@ def kill_mid_stream(model: Path | str, num_kills: int, num_streams: int = 8) -> 
                 )  # noqa: B023
             )
             pause_s = max(pause_s, time.monotonic() - begun_s)
-            assert not streams.is_any_over, "a stream ended before the engine was killed"
+            ended = [stream.error for stream in streams.streams if stream.is_over]
+            assert not ended, f"streams ended before the engine was killed: {ended}"
             wait_until(lambda: engine_of(pid) is not None)
             os.kill(engine_of(pid) or 0, signal.SIGKILL)
         texts = streams.finish()
