@@ -100,6 +100,16 @@ class Streams:
             assert stream.finish_reason == "length", stream.finish_reason
         return [stream.text for stream in self.streams]
 
+    def wait_for_more(self, num_chunks: int) -> None:
+        """Wait until each got so many more."""
+        seen = [stream.num_chunks for stream in self.streams]
+        wait_until(
+            lambda: all(
+                stream.num_chunks >= before + num_chunks
+                for stream, before in zip(self.streams, seen, strict=True)
+            )
+        )
+
     def num_chunks(self) -> int:
         """Chunks of the stream that has fewest."""
         return min(stream.num_chunks for stream in self.streams)
@@ -145,13 +155,8 @@ def kill_mid_stream(model: Path | str, num_kills: int, num_streams: int = 8) -> 
         streams = Streams.start(url, num_streams, num_tokens)
         pause_s = 0.0
         for _ in range(num_kills):
-            seen = [stream.num_chunks for stream in streams.streams]
             begun_s = time.monotonic()
-            wait_until(
-                lambda: all(
-                    s.num_chunks >= n + 3 for s, n in zip(streams.streams, seen, strict=True)
-                )  # noqa: B023
-            )
+            streams.wait_for_more(3)
             pause_s = max(pause_s, time.monotonic() - begun_s)
             ended = [stream.error for stream in streams.streams if stream.is_over]
             assert not ended, f"streams ended before the engine was killed: {ended}"

@@ -155,9 +155,9 @@ def test_without_callback_outputs_wait_to_be_fetched() -> None:
 
 def test_a_reset_is_done_on_return_whatever_the_engine_does() -> None:
     client = ThreadedClient(fake_engine()[0], on_outputs=(inbox := Inbox()))
-    for name in ("a", "b"):
+    for num_ends, name in enumerate(("a", "b"), 1):
         client.add(request(name, range(40), max_tokens=1, eos=[]))
-        inbox.wait_for(1)
+        inbox.wait_for(num_ends)
         client.reset_prefix_cache()
         assert client.stats().num_cached_blocks == 0
     client.add(request("c", range(40), max_tokens=200, eos=[]))

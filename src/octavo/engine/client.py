@@ -180,7 +180,7 @@ class ThreadedClient:
 
     def predict_first_token_s(self, num_tokens: int) -> float | None:
         """Seconds to the first token of a prompt of this length of which nothing is cached, if it were sent now."""
-        return self._reception.predict_first_token_s(self._stats, num_tokens)
+        return self._reception.predict_first_token_s(num_tokens)
 
     def close(self) -> None:
         """End all requests, free the model, wait for the thread. Not to be called from the callback."""

@@ -181,7 +181,7 @@ class ProcessClient:
 
     def predict_first_token_s(self, num_tokens: int) -> float | None:
         """Seconds to the first token of a prompt of this length, if it were sent now; None if nothing is known."""
-        return self._reception.predict_first_token_s(self._stats, num_tokens)
+        return self._reception.predict_first_token_s(num_tokens)
 
     def close(self) -> None:
         """End all requests and the engine's process. Idempotent. Not to be called from the callback."""
@@ -338,10 +338,10 @@ class ProcessClient:
         self._resets.clear()
 
     def _publish(self, outputs: list[ChoiceOutput]) -> None:
-        if not outputs:
-            return
         message = StepOutputs(outputs, self._stats)
         self._reception.note(message)
+        if not outputs:
+            return
         try:
             self._on_outputs(message)
         except Exception:

@@ -8,8 +8,8 @@ import time
 from octavo.config import QueueLimits
 from octavo.engine.queue_limit import WaitingRoom
 from octavo.errors import InvalidRequest
-from octavo.messages import AddRequest, EngineStats, StepOutputs
-from octavo.observability.first_token import predict_first_token_s
+from octavo.messages import AddRequest, ChoiceOutput, StepOutputs
+from octavo.observability.first_token import FirstTokenForecast
 
 
 class Reception:
@@ -19,35 +19,52 @@ class Reception:
         self._lock = threading.Lock()
         self._waiting_room = WaitingRoom(limits)
         self._num_open_by_id: dict[str, int] = {}
+        self._forecast = FirstTokenForecast()
+        self._predicted_s: dict[str, float] = {}
 
     def enter(self, message: AddRequest) -> None:
         """Let a request in. Raises: InvalidRequest for an id in use, QueueFull; it is not in then."""
         with self._lock:
-            if message.request_id in self._num_open_by_id:
-                raise InvalidRequest(
-                    f"request id {message.request_id!r} is in use", param="request_id"
-                )
-            self._waiting_room.admit(message, time.monotonic())
-            self._num_open_by_id[message.request_id] = message.params.n
+            request_id = message.request_id
+            if request_id in self._num_open_by_id:
+                raise InvalidRequest(f"request id {request_id!r} is in use", param="request_id")
+            now_s, num_tokens = time.monotonic(), len(message.prompt_token_ids)
+            self._waiting_room.admit(message, now_s)
+            self._num_open_by_id[request_id] = message.params.n
+            predicted_s = self._forecast.predict_raw_s(num_tokens, now_s)
+            if predicted_s is not None:
+                self._predicted_s[request_id] = predicted_s
+            self._forecast.note_arrival(num_tokens, now_s)
 
     def note(self, outputs: StepOutputs) -> None:
-        """Note the first tokens and the ends among these outputs."""
+        """Note the end of a step: first tokens and ends among its outputs, and what is left to do."""
+        stats = outputs.stats
         with self._lock:
             now_s = time.monotonic()
             for output in outputs.outputs:
-                self._waiting_room.leave(output.request_id, now_s)
-                if output.finish_reason is not None:
-                    self._close_choice(output.request_id)
+                self._note_output(output, now_s)
+            self._forecast.note_step(
+                stats.prices,
+                num_decoding=stats.num_decoding,
+                num_ahead=max(0, self._waiting_room.num_tokens - stats.num_prefilled_tokens),
+                is_busy=bool(self._num_open_by_id),
+                now_s=now_s,
+            )
 
-    def predict_first_token_s(self, stats: EngineStats, num_tokens: int) -> float | None:
+    def predict_first_token_s(self, num_tokens: int) -> float | None:
         """Seconds to the first token of a prompt of this length of which nothing is cached, if it were sent now."""
-        if stats.prices is None:
-            return None
         with self._lock:
-            num_waiting = self._waiting_room.num_tokens
-        num_ahead = max(0, num_waiting - stats.num_prefilled_tokens)
-        is_decoding = stats.num_decoding > 0
-        return predict_first_token_s(stats.prices, num_tokens, num_ahead, is_decoding=is_decoding)
+            return self._forecast.predict_s(num_tokens, time.monotonic())
+
+    def _note_output(self, output: ChoiceOutput, now_s: float) -> None:
+        waited_s = self._waiting_room.leave(output.request_id, now_s)
+        predicted_s = self._predicted_s.pop(output.request_id, None)
+        # Of a prompt that was cached in part nothing can be learned, nor of one that ended without a token.
+        is_cold = output.token_ids and output.num_cached_tokens == 0
+        if waited_s is not None and predicted_s is not None and is_cold:
+            self._forecast.note_outcome(predicted_s, waited_s)
+        if output.finish_reason is not None:
+            self._close_choice(output.request_id)
 
     def _close_choice(self, request_id: str) -> None:
         self._num_open_by_id[request_id] -= 1

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.observability.first_token import StepPrices, predict_first_token_s
+from octavo.observability.first_token import (
+    FirstTokenForecast,
+    StepPrices,
+    predict_first_token_s,
+)
 
 PRICES = StepPrices(base_s=0.02, token_s=0.001, context_s=0.0, max_step_s=0.1, max_tokens=512)
 
 
 def test_alone_a_prompt_costs_its_tokens_and_those_before_it() -> None:
-    assert predict_first_token_s(PRICES, 300, 0, is_decoding=False) == pytest.approx(0.3)
-    assert predict_first_token_s(PRICES, 300, 700, is_decoding=False) == pytest.approx(1.0)
+    assert predict_first_token_s(PRICES, 300, 0, is_decoding=False) == pytest.approx(0.32)
+    assert predict_first_token_s(PRICES, 300, 700, is_decoding=False) == pytest.approx(1.04)
 
 
 def test_beside_decoding_requests_every_chunk_costs_a_decode_step_more() -> None:
     # Chunks of 80 tokens: (0.1 - 0.02) / 0.001.
     seconds = predict_first_token_s(PRICES, 300, 100, is_decoding=True)
-    assert seconds == pytest.approx(0.4 + 5.5 * 0.02)
+    assert seconds == pytest.approx(0.4 + 5 * 0.02)
 
 
 def test_positions_far_back_cost_more() -> None:
@@ -27,4 +31,43 @@ def test_positions_far_back_cost_more() -> None:
 
 def test_a_decode_step_longer_than_allowed_leaves_the_least_chunk() -> None:
     slow = StepPrices(0.5, 0.001, 0.0, 0.1, 512)
-    assert predict_first_token_s(slow, 32, 0, is_decoding=True) == pytest.approx(0.032 + 2.5 * 0.5)
+    assert predict_first_token_s(slow, 32, 0, is_decoding=True) == pytest.approx(0.032 + 2 * 0.5)
+
+
+def forecast(**told: object) -> FirstTokenForecast:
+    values = {"num_decoding": 0, "num_ahead": 0, "is_busy": True, "now_s": 10.0, **told}
+    one = FirstTokenForecast()
+    one.note_step(PRICES, **values)  # type: ignore[arg-type]
+    return one
+
+
+def test_nothing_is_predicted_before_anything_was_computed() -> None:
+    assert FirstTokenForecast().predict_s(10, 0.0) is None
+
+
+def test_what_of_the_step_at_hand_is_over_is_not_waited_for() -> None:
+    busy = forecast(num_ahead=100)  # a step of 0.12 s
+    assert busy.predict_s(80, 10.0) == pytest.approx(0.12 + 0.1)
+    assert busy.predict_s(80, 10.09) == pytest.approx(0.03 + 0.1)
+    assert busy.predict_s(80, 10.5) == pytest.approx(0.1)
+
+
+def test_who_came_before_is_computed_before() -> None:
+    busy = forecast(num_decoding=3)
+    assert busy.predict_s(80, 10.0) == pytest.approx(0.01 + 0.1)  # half a decode step, its own
+    busy.note_arrival(80, 10.0)
+    assert busy.predict_s(80, 10.0) == pytest.approx(0.01 + 0.2)
+
+
+def test_an_idle_engine_begins_with_who_comes_first() -> None:
+    idle = forecast(is_busy=False)
+    assert idle.predict_s(100, 20.0) == pytest.approx(0.12)
+    idle.note_arrival(100, 20.0)
+    assert idle.predict_s(80, 20.05) == pytest.approx(0.07 + 0.1)
+
+
+def test_predictions_are_corrected_by_how_they_came_out() -> None:
+    idle = forecast(is_busy=False)
+    for seconds in (0.18, 0.18, 0.9, 0.18, 0.18):
+        idle.note_outcome(0.12, seconds)
+    assert idle.predict_s(100, 20.0) == pytest.approx(0.18)
