@@ -56,7 +56,9 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    server = ServerState(llm, name, Metrics(name, llm.stats), api_key=api_key)
+    metrics = Metrics(name, llm.stats, llm.info)
+    llm.watch(metrics)
+    server = ServerState(llm, name, metrics, api_key=api_key)
     app.state.server = server
     for path, handler in _GET:
         app.add_api_route(path, handler, methods=["GET"], response_model=None)
