@@ -11,6 +11,7 @@ from octavo.api.processor import Prepared
 from octavo.api.submission import Submission
 from octavo.outputs import CompletionOutput, Finished, FinishReason, RequestOutput
 from octavo.server.errors import ApiError, failed_generation
+from octavo.server.reporting import note_states
 from octavo.server.state import ServerState
 
 Batch = list[tuple[int, Event]]
@@ -20,6 +21,7 @@ Batch = list[tuple[int, Event]]
 async def running(server: ServerState, prepared: Sequence[Prepared]) -> AsyncIterator[Submission]:
     """Requests in the engine; they are stopped when the block is left."""
     async with server.llm.submit(prepared) as sent:
+        note_states(sent.states)
         yield sent
 
 
