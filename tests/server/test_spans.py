@@ -91,6 +91,12 @@ def test_a_span_has_the_attributes_of_generative_ai() -> None:
     }
 
 
+def test_a_seed_that_was_drawn_here_is_left_out() -> None:
+    traced = Traced(always("Hello"))
+    post(traced.app, CHAT, {**HI, "seed": 2**64 - 1})
+    assert "gen_ai.request.seed" not in traced.attributes()
+
+
 def test_the_span_of_the_client_is_its_parent() -> None:
     traced = Traced(always("Hello"))
     post(traced.app, CHAT, HI, headers={"traceparent": PARENT})

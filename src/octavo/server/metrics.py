@@ -205,11 +205,14 @@ class RequestHistograms:
     def _observe_engine(self, state: RequestState) -> None:
         """What the engine told; without a word from it, what the front end saw."""
         metrics, trace = state.metrics, state.trace
+        finished_s = metrics.finished_s or 0.0
         queue_s, num_computed = metrics.queue_s, trace.num_computed_tokens
         if queue_s is not None and num_computed is not None:
-            inference_s, prefill_s = trace.inference_s, trace.prefill_s
+            # What the engine did after the end here (a stop string, a client that left) is not the request's time.
+            inference_s = min(trace.inference_s, max(0.0, finished_s - queue_s))
+            prefill_s = trace.prefill_s
         else:
-            finished_s, first_s = metrics.finished_s or 0.0, metrics.first_token_s
+            first_s = metrics.first_token_s
             queue_s = finished_s if first_s is None else 0.0
             inference_s, prefill_s = finished_s - queue_s, first_s or 0.0
             num_computed = 0 if first_s is None else len(state.prompt_token_ids)

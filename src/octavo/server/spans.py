@@ -23,6 +23,12 @@ from octavo.server.span_content import content_attributes
 
 _OPERATIONS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
 
+_TIMEOUT_S: Final = 3
+"""For a batch of spans, retries among it: how long a collector that is gone may hold up the end of the server."""
+
+_MAX_SEED: Final = 2**53
+"""What a client writes. Seeds drawn here have 64 bits: more than an attribute holds."""
+
 Attributes = dict[str, Any]
 
 
@@ -31,7 +37,9 @@ def otlp_tracer(endpoint: str) -> Tracer:
     provider = TracerProvider(
         resource=Resource.create({"service.name": "octavo", "service.version": __version__})
     )
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    provider.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=_TIMEOUT_S))
+    )
     return provider.get_tracer("octavo", __version__)
 
 
@@ -102,7 +110,7 @@ def _of_params(params: SamplingParams) -> Attributes:
         "gen_ai.request.temperature": params.temperature,
         "gen_ai.request.top_p": params.top_p,
         "gen_ai.request.top_k": params.top_k or None,
-        "gen_ai.request.seed": params.seed,
+        "gen_ai.request.seed": params.seed if (params.seed or 0) <= _MAX_SEED else None,
         "gen_ai.request.stop_sequences": tuple(params.stop),
         "gen_ai.request.frequency_penalty": params.frequency_penalty,
         "gen_ai.request.presence_penalty": params.presence_penalty,
