@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import httpx
+import msgspec
 import pytest
 from fastapi import FastAPI
 from prometheus_client import Metric
@@ -16,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.api.outputs_processor import RequestState
 from octavo.errors import EngineDead, QueueFull
-from octavo.messages import AddRequest, ChoiceOutput, EngineStats
+from octavo.messages import AddRequest, ChoiceOutput, EngineStats, EngineTimeline
 from octavo.observability.histogram import Histogram, token_buckets
 from octavo.params import SamplingParams
 from octavo.server.metrics import Metrics
@@ -76,7 +77,8 @@ LABELLED: Final = {
     ),
     "octavo:request_part_seconds": (
         "part",
-        {"queue", "preempted", "passed_over", "prefill", "decode", "front_end", "client", "other"},
+        {"replayed", "queue", "preempted", "passed_over", "prefill", "decode", "front_end", "client",
+         "other"},
     ),
 }  # fmt: skip
 INFOS: Final = ("vllm:cache_config_info", "octavo:engine_info")
@@ -289,6 +291,31 @@ def test_what_the_supervisor_did_is_counted() -> None:
     assert counted["octavo:engine_restarts_total"] == 3
     assert counted["octavo:replayed_requests_total"] == 2
     assert counted["octavo:quarantined_requests_total"] == 1
+
+
+def test_a_request_that_went_on_in_another_engine_is_one_request() -> None:
+    """Sent at 0, begun at 1, first token at 3; the engine dies; the next has it at 10, begins at 11, ends it at 20."""
+    counted, times = Counted(), iter([0.0, 3.0, 3.0, 13.0, 13.0, *[20.0] * 9])
+    request = AddRequest("r", [1, 2, 3], SamplingParams(max_tokens=9))
+    state = RequestState(
+        request, FakeTokenizer(), clock=lambda: next(times), watcher=counted.metrics
+    )
+    first = EngineTimeline(added_s=0.0, until_s=3.0, queue_s=1.0, num_computed_tokens=3)
+    again = EngineTimeline(
+        added_s=10.0, until_s=13.0, queue_s=1.0, num_computed_tokens=4, replayed_s=10.0
+    )
+    last = msgspec.structs.replace(again, until_s=20.0, num_decode_steps=7, is_final=True)
+    state.process(ChoiceOutput("r", 0, ids_of("x"), timeline=first))
+    state.process(ChoiceOutput("r", 0, ids_of("y"), timeline=again))
+    state.process(ChoiceOutput("r", 0, ids_of("z"), timeline=last, finish_reason="stop"))
+    counted.metrics.ended(state)
+    sums = {
+        name: counted[f"vllm:{name}_sum"]
+        for name in ("request_queue_time_seconds", "request_inference_time_seconds",
+                     "request_prefill_time_seconds", "request_prefill_kv_computed_tokens",
+                     "inter_token_latency_seconds", "e2e_request_latency_seconds")
+    }  # fmt: skip
+    assert list(sums.values()) == [1.0, 19.0, 2.0, 3.0, 17.0, 20.0]
 
 
 def test_steps_of_an_engine_that_began_anew_are_counted_on() -> None:

@@ -58,7 +58,7 @@ class RequestTrace:
         self._tokenizer = tokenizer
         self._clock = clock
         self.arrived_s = clock()
-        self._prefill_s = 0.0
+        self._prefill_s: float | None = None
         self._told_s: float | None = None
         self._delivered_s: float | None = None
         self._finish_reason: str | None = None
@@ -85,20 +85,21 @@ class RequestTrace:
         timeline = self._first()
         if timeline is None:
             return None
-        return max(0.0, timeline.added_s - self.arrived_s) + timeline.queue_s
+        came_s = timeline.added_s - timeline.replayed_s
+        return max(0.0, came_s - self.arrived_s) + timeline.queue_s
 
     @property
     def prefill_s(self) -> float:
         """Seconds from its first step to its first token, or to its end if that came before."""
-        return self._prefill_s
+        return self._prefill_s or 0.0
 
     @property
     def inference_s(self) -> float:
-        """Seconds from its first step to the end of its last choice."""
+        """Seconds from its first step to the end of its last choice; in engines that died, too."""
         first, last = self._first(), self._last()
         if first is None or last is None:
             return 0.0
-        return max(0.0, last.until_s - first.added_s - first.queue_s)
+        return max(0.0, last.until_s - first.added_s + first.replayed_s - first.queue_s)
 
     @property
     def num_computed_tokens(self) -> int | None:
@@ -106,7 +107,8 @@ class RequestTrace:
         timeline = self._first()
         if timeline is None:
             return None
-        return timeline.num_computed_tokens - timeline.num_recomputed_tokens
+        num_tokens = timeline.num_computed_tokens - timeline.num_recomputed_tokens
+        return min(num_tokens, self._usage.prompt_tokens)
 
     @property
     def num_recomputed_tokens(self) -> int:
@@ -123,7 +125,7 @@ class RequestTrace:
             return
         self._timelines[output.index] = output.timeline
         first = self._first()
-        if first is output.timeline and not first.num_decode_steps:
+        if first is output.timeline and self._prefill_s is None and not first.num_decode_steps:
             self._prefill_s = first.until_s - first.added_s - first.queue_s
         if output.num_preemptions > self._num_preemptions:
             self._num_preemptions = output.num_preemptions

@@ -43,6 +43,13 @@ def setup_logging(level: str, *, is_server: bool, log_format: LogFormat = LogFor
     root.propagate = False
 
 
+def log_format_in_use() -> LogFormat:
+    """What `setup_logging` was told, so that another process may write the same."""
+    handlers = logging.getLogger("octavo").handlers
+    is_json = any(isinstance(handler.formatter, _JsonFormatter) for handler in handlers)
+    return LogFormat.JSON if is_json else LogFormat.TEXT
+
+
 def log_fields(fields: Mapping[str, object]) -> dict[str, object]:
     """The `extra` of a log call whose line has these fields in JSON. Names of the line itself are not overwritten."""
     return {_FIELDS: fields}

@@ -62,7 +62,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    metrics = Metrics(name, llm.stats, llm.info)
+    metrics = Metrics(name, llm.stats, llm.info, lambda: llm.supervision)
     llm.watch(metrics)
     server = ServerState(llm, name, metrics, api_key=api_key, observability=observability)
     app.state.server = server

@@ -17,7 +17,7 @@ LABELS: Final = ("model_name", "engine")
 _MISSES: Final = ("cold", "diverged", "evicted", "salt", "disabled")
 
 
-class Supervision(Protocol):
+class SupervisionCounts(Protocol):
     """What was done about engines that died, since the server started."""
 
     @property
@@ -96,7 +96,7 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[EngineStats], float]], ...]] = 
     ),
 )
 
-_SUPERVISION: Final[tuple[tuple[str, str, Callable[[Supervision], float]], ...]] = (
+_SUPERVISION: Final[tuple[tuple[str, str, Callable[[SupervisionCounts], float]], ...]] = (
     (
         "octavo:engine_restarts",
         "Engines started in place of one that died",
@@ -123,7 +123,7 @@ class EngineMetrics:
         model_name: str,
         stats: Callable[[], EngineStats],
         info: EngineInfo,
-        supervision: Callable[[], Supervision],
+        supervision: Callable[[], SupervisionCounts],
     ) -> None:
         self._labels = (model_name, "0")
         self._stats = stats

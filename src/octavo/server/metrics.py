@@ -31,7 +31,7 @@ from octavo.server.engine_metrics import (
     LABELS,
     EngineMetrics,
     NoSupervision,
-    Supervision,
+    SupervisionCounts,
     counter,
     counters,
 )
@@ -43,7 +43,8 @@ _MAX_UNREAD: Final = 1000
 
 _REJECTIONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")
 _PARTS: Final = (
-    "queue", "preempted", "passed_over", "prefill", "decode", "front_end", "client", "other",
+    "replayed", "queue", "preempted", "passed_over", "prefill", "decode", "front_end", "client",
+    "other",
 )  # fmt: skip
 
 
@@ -55,7 +56,7 @@ class Metrics(Collector):
         model_name: str,
         stats: Callable[[], EngineStats],
         info: EngineInfo,
-        supervision: Callable[[], Supervision] = NoSupervision,
+        supervision: Callable[[], SupervisionCounts] = NoSupervision,
     ) -> None:
         self._labels = (model_name, "0")
         self._engine = EngineMetrics(model_name, stats, info, supervision)

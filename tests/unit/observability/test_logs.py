@@ -7,7 +7,7 @@ import pytest
 
 from octavo.errors import InvalidRequest
 from octavo.observability.config import ObservabilityConfig
-from octavo.observability.logs import LogFormat, log_fields, setup_logging
+from octavo.observability.logs import LogFormat, log_fields, log_format_in_use, setup_logging
 
 log = logging.getLogger("octavo.test")
 
@@ -18,6 +18,7 @@ def test_json_lines_hold_the_fields_and_stay_one_line(capsys: pytest.CaptureFixt
     log.debug("not at this level")
     [line] = capsys.readouterr().err.splitlines()
     assert line.isascii()
+    assert log_format_in_use() is LogFormat.JSON
     found = json.loads(line)
     assert found["message"] == "two\nlines, and \N{LLAMA}"
     assert (found["level"], found["logger"], found["id"]) == ("INFO", "octavo.test", "r")
@@ -42,6 +43,7 @@ def test_text_has_time_and_place_for_a_server(
     capsys: pytest.CaptureFixture[str], is_server: bool, shown: str
 ) -> None:
     setup_logging("INFO", is_server=is_server)
+    assert log_format_in_use() is LogFormat.TEXT
     log.info("hi", extra=log_fields({"id": "r"}))
     assert capsys.readouterr().err.endswith(shown + "\n")
 
