@@ -140,6 +140,8 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     """Tokens computed in all steps: of prompts, and those that were decoded."""
     num_disk_queried_blocks: int = 0
     """Blocks that were not in memory and looked for on disk."""
+    limit_share: float | None = None
+    """The share of the machine's limit that warm decode steps reached; None before it is known."""
     model_s: float = 0.0
     """Seconds spent in the backend. What steps took beyond them went to scheduling and handling."""
 

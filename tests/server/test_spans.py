@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
-from typing import Any
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from queue import SimpleQueue
+from typing import Any, ClassVar
 
 import pytest
 from fastapi import FastAPI
 
+from octavo.observability.config import ObservabilityConfig
 from octavo.server.reporting import Reporting
 from tests.server.wire import events, fake_app, post
 from tests.unit.api.fakes import WORLD, FakeClient, always, token
@@ -138,6 +142,37 @@ def test_failures_have_a_type_and_the_status_of_an_error() -> None:
     broken = Traced(client)
     post(broken.app, CHAT, {**HI, "stream": True})
     assert broken.attributes()["error.type"] == "error"
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes what an exporter sends."""
+
+    received: ClassVar[SimpleQueue[tuple[str, bytes]]] = SimpleQueue()
+
+    def do_POST(self) -> None:
+        self.received.put((self.path, self.rfile.read(int(self.headers["content-length"]))))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_the_flag_sends_spans_to_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/v1/traces"
+        config = ObservabilityConfig(otlp_traces_endpoint=url)
+        post(fake_app(always("Hello"), observability=config), CHAT, HI)
+        path, data = Collector.received.get(timeout=10)
+        server.shutdown()
+        thread.join()
+    assert path == "/v1/traces"
+    assert b"chat fake" in data
+    assert b"gen_ai.usage.output_tokens" in data
+    assert b"Hello" not in data
 
 
 def test_other_routes_have_no_span() -> None:

@@ -193,6 +193,7 @@ class Engine:
             num_prefilled_tokens=sum(r.num_computed_tokens for r in behind),
             prices=None if prices is None else StepPrices(*prices, *limits),
             num_broken_invariants=stats.num_broken_invariants,
+            limit_share=self._runner.limit_share,
             model_s=self._runner.busy_s,
         )
 

@@ -161,6 +161,14 @@ class EngineMetrics:
             "reason",
             dict.fromkeys(_MISSES, 0) | stats.num_prefix_misses,
         )
+        share = GaugeMetricFamily(
+            "octavo:limit_share",
+            "Share of the machine's limit that warm decode steps reached, measured once",
+            labels=LABELS,
+        )
+        if stats.limit_share is not None:
+            share.add_metric(self._labels, stats.limit_share)
+        yield share
         yield from self._facts()
 
     def _read(self) -> EngineStats:
