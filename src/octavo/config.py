@@ -153,10 +153,15 @@ class Environment:
     isa: str | None
     api_key: str | None
     log_level: str | None
+    captures_content: bool = False
+    """OpenTelemetry's opt-in to prompts and answers in traces."""
+
+
+_CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 def from_env(environ: Mapping[str, str] | None = None) -> Environment:
-    """Read OCTAVO_HOME, OCTAVO_ISA, OCTAVO_API_KEY, OCTAVO_LOG_LEVEL. Called at process start only."""
+    """Read OCTAVO_HOME, _ISA, _API_KEY and _LOG_LEVEL, and OpenTelemetry's opt-in to content. Called at process start only."""
     env = os.environ if environ is None else environ
     home = env.get("OCTAVO_HOME") or str(Path.home() / ".octavo")
     return Environment(
@@ -164,6 +169,7 @@ def from_env(environ: Mapping[str, str] | None = None) -> Environment:
         isa=env.get("OCTAVO_ISA") or None,
         api_key=env.get("OCTAVO_API_KEY") or None,
         log_level=env.get("OCTAVO_LOG_LEVEL") or None,
+        captures_content=env.get(_CAPTURE, "").lower() == "true",
     )
 
 

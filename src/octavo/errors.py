@@ -86,11 +86,14 @@ class CapacityError(OctavoError):
 
 
 class QueueFull(OctavoError):
-    """Too many requests wait. After `retry_after_s` seconds there is room, as it looks."""
+    """Too many requests wait. After `retry_after_s` seconds there is room, as it looks. `reason` is the limit met."""
 
-    def __init__(self, message: str, *, retry_after_s: int) -> None:
+    def __init__(
+        self, message: str, *, retry_after_s: int, reason: str = "max_num_queued_reqs"
+    ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.reason = reason
 
 
 class EngineDead(OctavoError):

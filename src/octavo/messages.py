@@ -136,6 +136,12 @@ class EngineStats(msgspec.Struct, array_like=True, gc=False):
     """What steps cost; None before a prompt was computed."""
     num_broken_invariants: int = 0
     """Faults that the checks of idle time found."""
+    num_step_tokens: int = 0
+    """Tokens computed in all steps: of prompts, and those that were decoded."""
+    num_disk_queried_blocks: int = 0
+    """Blocks that were not in memory and looked for on disk."""
+    limit_share: float | None = None
+    """The share of the machine's limit that warm decode steps reached; None before it is known."""
     model_s: float = 0.0
     """Seconds spent in the backend. What steps took beyond them went to scheduling and handling."""
 

@@ -51,11 +51,46 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Times of one request, in seconds of a monotonic clock since its arrival."""
+    """Times of one request, in seconds of a monotonic clock since its arrival, and what was counted of it.
+
+    Times that are not known yet, or never came, are None.
+    """
 
     first_token_s: float | None = None
     finished_s: float | None = None
     num_preemptions: int = 0
+    """How often it was set back to make room for others."""
+    num_recomputed_tokens: int = 0
+    """Tokens that were computed again after that."""
+    last_token_s: float | None = None
+    queue_s: float | None = None
+    """Until its first step."""
+    num_output_tokens: int = 0
+    """Of all choices."""
+    num_cached_tokens: int = 0
+    """Prompt tokens found in the cache."""
+    num_gaps: int = 0
+    """Tokens that came after another one of their choice."""
+    gaps_s: float = 0.0
+    """The waits for these tokens, of all choices together."""
+
+    @property
+    def generation_s(self) -> float | None:
+        """From the first token to the last one."""
+        if self.first_token_s is None or self.last_token_s is None:
+            return None
+        return self.last_token_s - self.first_token_s
+
+    @property
+    def mean_itl_s(self) -> float | None:
+        """Mean time between two tokens of a choice; None below two tokens."""
+        return self.gaps_s / self.num_gaps if self.num_gaps else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens after the first one, of all choices, per second of generation; None below two tokens."""
+        seconds = self.generation_s
+        return (self.num_output_tokens - 1) / seconds if seconds else None
 
 
 @dataclass(slots=True)

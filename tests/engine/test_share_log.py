@@ -60,9 +60,11 @@ def test_one_line_comes_once_warm(
         for step in range(400):
             log.observe(batch(num_requests), 1.0 if step < 20 else 0.004)
             log.observe(batch(num_requests, 2), 1.0)  # prefill says nothing of decoding
-            assert log.is_done == (step >= 119)
+            assert log.is_done == (step >= 119) == (log.share is not None)
     [message] = caplog.messages
     assert expected in message
+    assert log.share is not None
+    assert f"{100 * log.share:.0f} % of what this machine allows" in message
 
 
 def test_nothing_is_measured_where_nobody_reads(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from octavo.api.async_llm import AsyncLLM
 from octavo.api.processor import Processor
 from octavo.engine.client import ThreadedClient
+from octavo.observability.config import QUIET, ObservabilityConfig
 from octavo.ops.protocol import Batch
 from octavo.server.app import create_app
 from tests.engine.fakes import EOS, VOCAB, fake_engine
@@ -36,16 +37,15 @@ def takes_time(batch: Batch) -> float:
     return 0.0
 
 
-def an_app(**options: Any) -> FastAPI:
-    engine, _ = fake_engine(
-        clock=time.perf_counter, seconds=takes_time, max_model_len=100_000, num_blocks=6400, **options
-    )  # fmt: skip
+def an_app(observability: ObservabilityConfig = QUIET, **options: Any) -> FastAPI:
+    sizes = {"max_model_len": 100_000, "num_blocks": 6400, **options}
+    engine, _ = fake_engine(clock=time.perf_counter, seconds=takes_time, **sizes)
     llm = AsyncLLM.from_client(
         lambda deliver: ThreadedClient(engine, on_outputs=deliver),
         Processor(engine.info, SmallTokenizer(chat_template=None), seed=0),
         lambda: not engine.is_dead,
     )
-    return create_app(llm)
+    return create_app(llm, observability=observability)
 
 
 @pytest.fixture

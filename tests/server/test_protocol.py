@@ -62,13 +62,13 @@ def test_metrics_have_vllms_names() -> None:
     post(app, CHAT, HI)
     text = ask(app, "GET", "/metrics").text
     for line in (
-        'vllm:num_requests_running{model_name="fake"} 0.0',
-        'vllm:num_requests_waiting{model_name="fake"} 0.0',
-        'vllm:kv_cache_usage_perc{model_name="fake"} 0.0625',
-        'octavo:kv_blocks_free{model_name="fake"} 60.0',
-        'vllm:generation_tokens_total{model_name="fake"} 0.0',
-        'vllm:request_success_total{finished_reason="stop",model_name="fake"} 1.0',
-        'vllm:time_to_first_token_seconds_count{model_name="fake"} 1.0',
+        'vllm:num_requests_running{engine="0",model_name="fake"} 0.0',
+        'vllm:num_requests_waiting{engine="0",model_name="fake"} 0.0',
+        'vllm:kv_cache_usage_perc{engine="0",model_name="fake"} 0.0625',
+        'octavo:kv_blocks_free{engine="0",model_name="fake"} 60.0',
+        'vllm:generation_tokens_total{engine="0",model_name="fake"} 0.0',
+        'vllm:request_success_total{engine="0",finished_reason="stop",model_name="fake"} 1.0',
+        'vllm:time_to_first_token_seconds_count{engine="0",model_name="fake"} 1.0',
     ):
         assert line in text
 

@@ -11,12 +11,17 @@ import httpx
 from fastapi import FastAPI
 
 from octavo.api.async_llm import AsyncLLM
+from octavo.observability.config import QUIET, ObservabilityConfig
 from octavo.server.app import create_app
 from tests.unit.api.fakes import TEMPLATE, FakeClient, LoopClient, Script, processor
 
 
 def fake_app(
-    script: Script | FakeClient, *, chat_template: str | None = TEMPLATE, api_key: str | None = None
+    script: Script | FakeClient,
+    *,
+    chat_template: str | None = TEMPLATE,
+    api_key: str | None = None,
+    observability: ObservabilityConfig = QUIET,
 ) -> FastAPI:
     """An application over a scripted engine, named "fake"."""
     client = script if isinstance(script, FakeClient) else FakeClient(script)
@@ -25,7 +30,7 @@ def fake_app(
         processor(info=client.info, chat_template=chat_template),
         lambda: not client.is_closed,
     )
-    return create_app(llm, api_key=api_key)
+    return create_app(llm, api_key=api_key, observability=observability)
 
 
 async def send(

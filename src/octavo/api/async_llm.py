@@ -26,6 +26,7 @@ from octavo.api.processor import (
 from octavo.api.router import Router
 from octavo.api.runtime import Runtime, load_runtime, nothing, start_engine_process
 from octavo.api.submission import Inbox, Submission
+from octavo.api.watch import Watcher
 from octavo.config import NO_LIMITS, EngineConfig, QueueLimits
 from octavo.engine.client import EngineClient, ThreadedClient
 from octavo.engine.process_client import SupervisionStats
@@ -218,6 +219,10 @@ class AsyncLLM:
     def submit(self, prepared: Sequence[Prepared]) -> Submission:
         """Requests to be started together by `async with`, and stopped when it is left."""
         return Submission(self._router, self._inbox, prepared)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` told, in the event loop, what becomes of the requests that come from now on."""
+        self._router.watcher = watcher
 
     # ---- facts ----
 

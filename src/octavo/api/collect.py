@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from octavo.api.outputs_processor import Event, RequestState
 from octavo.outputs import (
     CompletionOutput,
     Finished,
     FinishReason,
-    RequestMetrics,
     RequestOutput,
     TextDelta,
 )
@@ -45,7 +45,6 @@ class OutputCollector:
     def snapshot(self) -> RequestOutput:
         """The state now; later events do not change it."""
         state = self.state
-        metrics = state.metrics
         is_finished = all(c.is_finished for c in self._completions)
         return RequestOutput(
             request_id=state.request_id,
@@ -55,9 +54,7 @@ class OutputCollector:
             is_finished=is_finished,
             num_cached_tokens=state.num_cached_tokens,
             prompt_logprobs=state.prompt_logprobs,
-            metrics=RequestMetrics(
-                metrics.first_token_s, metrics.finished_s, metrics.num_preemptions
-            ),
+            metrics=replace(state.metrics),
             explanation=state.trace.explanation() if is_finished and state.params.explain else None,
         )
 

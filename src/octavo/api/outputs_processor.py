@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from octavo.api.logprobs import LogprobReader, token_text
 from octavo.api.stop_strings import StopMatcher
 from octavo.api.trace import RequestTrace
+from octavo.api.watch import NobodyWatches, Watcher
 from octavo.messages import AddRequest, ChoiceOutput
 from octavo.outputs import (
     Finished,
@@ -21,6 +23,8 @@ from octavo.tokenization.detokenizer import IncrementalDetokenizer
 from octavo.tokenization.tokenizer import Tokenizer
 
 Event = TextDelta | Finished
+
+_NOBODY: Final = NobodyWatches()
 
 
 class RequestState:
@@ -36,6 +40,7 @@ class RequestState:
         *,
         prompt: str | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        watcher: Watcher = _NOBODY,
     ) -> None:
         self.request_id = request.request_id
         self.prompt = prompt
@@ -45,6 +50,7 @@ class RequestState:
         self.metrics = RequestMetrics()
         self._tokenizer = tokenizer
         self._clock = clock
+        self._watcher = watcher
         self.trace = RequestTrace(request, tokenizer, clock)
         # A prompt shows every token it has; an answer leaves control tokens out.
         self._prompt_reader = LogprobReader(tokenizer, skip_special_tokens=False)
@@ -70,6 +76,16 @@ class RequestState:
         return Usage(len(self.prompt_token_ids), num_generated, self.num_cached_tokens)
 
     @property
+    def finish_reasons(self) -> Sequence[FinishReason]:
+        """How each choice ended that has ended."""
+        return [choice.finish_reason for choice in self._choices if choice.finish_reason]
+
+    @property
+    def num_tokens_by_choice(self) -> Sequence[int]:
+        """Tokens of each choice so far."""
+        return [choice.num_tokens for choice in self._choices]
+
+    @property
     def prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
         """One entry per prompt token, the first None; None if not asked for. Complete with the first event."""
         return None if self.params.prompt_logprobs is None else [None, *self._prompt_scores]
@@ -92,15 +108,29 @@ class RequestState:
     def process(self, output: ChoiceOutput) -> list[Event]:
         """Take one message of the engine; return the events it causes."""
         started_s = self._clock()
-        events = self._process(output)
+        events = self._process(output, started_s)
         self.trace.detokenise_s += self._clock() - started_s
         return events
 
-    def _process(self, output: ChoiceOutput) -> list[Event]:
+    def take_late(self, output: ChoiceOutput) -> None:
+        """Take what the engine tells of a choice after the request ended here."""
         self.trace.take(output)
-        if output.num_cached_tokens > self.num_cached_tokens:
-            self.num_cached_tokens = output.num_cached_tokens
+        if output.finish_reason is not None:
+            self._choices[output.index].is_engine_done = True
+        self._note_trace()
+
+    def _note_trace(self) -> None:
+        metrics, trace = self.metrics, self.trace
+        metrics.queue_s = trace.queue_s
+        metrics.num_recomputed_tokens = trace.num_recomputed_tokens
+
+    def _process(self, output: ChoiceOutput, now: float) -> list[Event]:
         metrics = self.metrics
+        if output.timeline is not None:
+            self.trace.take(output)
+            self._note_trace()
+        if output.num_cached_tokens > self.num_cached_tokens:
+            self.num_cached_tokens = metrics.num_cached_tokens = output.num_cached_tokens
         if output.num_preemptions > metrics.num_preemptions:
             metrics.num_preemptions = output.num_preemptions
         if output.prompt_scores and self.params.prompt_logprobs is not None:
@@ -108,14 +138,27 @@ class RequestState:
             self._prompt_scores += [
                 self._prompt_reader.read(score, num_top) for score in output.prompt_scores
             ]
-        events = self._choices[output.index].process(output)
-        if events and metrics.first_token_s is None:
-            metrics.first_token_s = self.trace.age_s
+        choice = self._choices[output.index]
+        num_before = choice.num_tokens
+        events = choice.process(output)
+        if choice.num_tokens > num_before:
+            self._note_tokens(choice, choice.num_tokens - num_before, now)
         if events and isinstance(events[-1], Finished):
             self._close(events[-1].reason)
-            if self.is_finished:
-                metrics.finished_s = self.trace.age_s
         return events
+
+    def _note_tokens(self, choice: _Choice, num_new: int, now: float) -> None:
+        """Note when tokens came. Those of one message were computed one after the other since the message before."""
+        metrics = self.metrics
+        metrics.last_token_s = now - self.trace.arrived_s
+        metrics.num_output_tokens += num_new
+        if metrics.first_token_s is None:
+            metrics.first_token_s = metrics.last_token_s
+        before_s, choice.last_token_s = choice.last_token_s, now
+        if before_s is not None:
+            metrics.num_gaps += num_new
+            metrics.gaps_s += now - before_s
+            self._watcher.waited(num_new, now - before_s)
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> list[Event]:
         """End every open choice without the engine: abort, dead engine, shutdown."""
@@ -131,6 +174,7 @@ class RequestState:
         self._num_open -= 1
         if self.is_finished:
             self.trace.finish(reason.value, self.usage)
+            self.metrics.finished_s = self.trace.age_s
 
 
 class _Choice:
@@ -142,14 +186,19 @@ class _Choice:
         params = request.params
         self.index = index
         self.num_tokens = 0
-        self.is_finished = False
+        self.finish_reason: FinishReason | None = None
         self.is_engine_done = False
+        self.last_token_s: float | None = None
         self._params = params
         self._reader = reader
         self._detokenizer = IncrementalDetokenizer(
             tokenizer, skip_special_tokens=params.skip_special_tokens
         )
         self._matcher = StopMatcher(params.stop, keeps_stop=params.include_stop_str_in_output)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finish_reason is not None
 
     def process(self, output: ChoiceOutput) -> list[Event]:
         if output.finish_reason is not None:
@@ -215,5 +264,5 @@ class _Choice:
         return [TextDelta(self.index, text, tuple(output.token_ids[:num_kept]), scores)]
 
     def _close(self, output: ChoiceOutput, text: str, num_kept: int, end: Finished) -> list[Event]:
-        self.is_finished = True
+        self.finish_reason = end.reason
         return [*self._delta(output, text, num_kept), end]

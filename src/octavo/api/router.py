@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from octavo.api.outputs_processor import Event, RequestState
 from octavo.api.processor import Prepared
 from octavo.api.trace import RequestTrace, TraceLog
+from octavo.api.watch import NobodyWatches, Watcher
 from octavo.engine.client import EngineClient
-from octavo.errors import EngineDead
+from octavo.errors import EngineDead, QueueFull
 from octavo.messages import ChoiceOutput, StepOutputs
 from octavo.outputs import Finished, FinishReason
 from octavo.tokenization.tokenizer import Tokenizer
@@ -18,6 +20,9 @@ from octavo.tokenization.tokenizer import Tokenizer
 _log = logging.getLogger(__name__)
 
 Sink = Callable[[list[Event]], None]
+
+_MAX_ENDING: Final = 1000
+"""Requests that ended here and whose end in the engine is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,8 @@ class _InFlight:
 class Router:
     """The only one that calls the client and writes request states. Not thread-safe: its owner serialises the calls.
 
-    Invariant: every request added ends with one `Finished` per choice at its sink, or by `forget`.
+    Invariants: every request added ends with one `Finished` per choice at its sink, or by `forget`; `watcher` is told
+    once of its end, when the engine has told it too.
     """
 
     def __init__(self, client: EngineClient, tokenizer: Tokenizer) -> None:
@@ -37,6 +43,8 @@ class Router:
         self._tokenizer = tokenizer
         self._in_flight: dict[str, _InFlight] = {}
         self._traces = TraceLog()
+        self._ending: dict[str, RequestState] = {}
+        self.watcher: Watcher = NobodyWatches()
 
     @property
     def num_in_flight(self) -> int:
@@ -50,17 +58,22 @@ class Router:
     def add(self, prepared: Prepared, sink: Sink) -> RequestState:
         """Hand a request to the engine. Raises: InvalidRequest for an id in use, EngineDead."""
         request_id = prepared.request.request_id
-        state = RequestState(prepared.request, self._tokenizer, prompt=prepared.prompt)
+        state = RequestState(
+            prepared.request, self._tokenizer, prompt=prepared.prompt, watcher=self.watcher
+        )
         self._in_flight[request_id] = _InFlight(state, sink)
         try:
             self._client.add(prepared.request)
-        except BaseException:
+        except BaseException as error:
             del self._in_flight[request_id]
+            if isinstance(error, QueueFull):
+                self.watcher.refused(error)
             raise
         return state
 
     def route(self, outputs: StepOutputs) -> None:
         """Pass on what one step produced; stop the engine's work on requests that ended here (stop strings)."""
+        self.watcher.stepped(outputs.stats)
         ended: list[str] = []
         for output in outputs.outputs:
             entry = self._in_flight.get(output.request_id)
@@ -71,7 +84,7 @@ class Router:
             events = entry.state.process(output)
             if entry.state.is_finished:
                 del self._in_flight[output.request_id]
-                self._traces.add(entry.state.trace)
+                self._close(entry.state)
                 if not entry.state.is_engine_done:
                     ended.append(output.request_id)
             if events:
@@ -87,7 +100,7 @@ class Router:
         for request_id in known:
             entry = self._in_flight.pop(request_id)
             entry.sink(entry.state.end_all(reason, error))
-            self._traces.add(entry.state.trace)
+            self._close(entry.state)
         self._abort(known)
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> None:
@@ -99,8 +112,8 @@ class Router:
         known = [request_id for request_id in request_ids if request_id in self._in_flight]
         for request_id in known:
             state = self._in_flight.pop(request_id).state
-            state.trace.finish(FinishReason.ABORT.value, state.usage)
-            self._traces.add(state.trace)
+            state.end_all(FinishReason.ABORT)
+            self._close(state)
         self._abort(known)
 
     def forget_all(self) -> None:
@@ -109,9 +122,30 @@ class Router:
 
     def _complete(self, output: ChoiceOutput) -> None:
         """Take what the engine tells of a request that ended here first."""
-        trace = self._traces.find(output.request_id)
-        if trace is not None:
-            trace.take(output)
+        state = self._ending.get(output.request_id)
+        if state is None:
+            return
+        state.take_late(output)
+        if state.is_engine_done:
+            del self._ending[output.request_id]
+            self.watcher.ended(state)
+
+    def _close(self, state: RequestState) -> None:
+        """Note that a request ended here. If the engine has not told its end yet, the watcher waits for it."""
+        self._traces.add(state.trace)
+        if state.is_engine_done:
+            self.watcher.ended(state)
+            return
+        self._ending[state.request_id] = state
+        if len(self._ending) > _MAX_ENDING:  # an engine that died without a word
+            self._give_up([next(iter(self._ending))])
+
+    def _give_up(self, request_ids: Iterable[str]) -> None:
+        """Nothing more will be told of these."""
+        for request_id in request_ids:
+            state = self._ending.pop(request_id, None)
+            if state is not None:
+                self.watcher.ended(state)
 
     def _abort(self, request_ids: list[str]) -> None:
         if not request_ids:
@@ -120,6 +154,7 @@ class Router:
             self._client.abort(request_ids)
         except EngineDead:
             _log.debug("abort after the engine's end: nothing left to stop")
+            self._give_up(request_ids)
 
 
 def _log_errors(request_id: str, events: list[Event]) -> None:

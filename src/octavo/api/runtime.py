@@ -19,6 +19,7 @@ from octavo.engine.loader import load_engine
 from octavo.engine.process_client import ProcessClient, Supervision
 from octavo.engine.start import within_limits
 from octavo.engine.wire import EngineSpec
+from octavo.observability.logs import log_format_in_use
 from octavo.store.builds import stored_digest
 from octavo.tokenization.chat_template import ChatTemplate
 from octavo.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -97,6 +98,7 @@ def start_engine_process(
         build_digest=None if build is None else build.digest,
         digest=stored_digest(env.home, path),
         log_level=logging.getLevelName(logging.getLogger("octavo").getEffectiveLevel()),
+        log_format=log_format_in_use().value,
     )
     supervision = Supervision(replays, env.home / "quarantine")
     with within_limits(path), open_weights(path) as weights:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from octavo.messages import AddRequest, ChoiceOutput, EngineTimeline
-from octavo.observability.explain import Explanation, explain
+from octavo.observability.explain import Explanation, explain, time_parts
 from octavo.observability.request_record import RequestRecord
 from octavo.outputs import Usage
 from octavo.tokenization.tokenizer import Tokenizer
@@ -26,18 +26,19 @@ class RequestTrace:
     """
 
     __slots__ = (
-        "_arrived_s",
         "_clock",
         "_delivered_s",
         "_finish_reason",
         "_has_prompt_logprobs",
         "_miss_ids",
         "_num_preemptions",
+        "_prefill_s",
         "_prompt_ids",
         "_timelines",
         "_tokenizer",
         "_told_s",
         "_usage",
+        "arrived_s",
         "detokenise_s",
         "event_wait_s",
         "paused_s",
@@ -56,7 +57,8 @@ class RequestTrace:
         self.paused_s = 0.0
         self._tokenizer = tokenizer
         self._clock = clock
-        self._arrived_s = clock()
+        self.arrived_s = clock()
+        self._prefill_s: float | None = None
         self._told_s: float | None = None
         self._delivered_s: float | None = None
         self._finish_reason: str | None = None
@@ -70,13 +72,61 @@ class RequestTrace:
     @property
     def age_s(self) -> float:
         """Seconds since the request came."""
-        return self._clock() - self._arrived_s
+        return self._clock() - self.arrived_s
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether nothing of its time is still to come."""
+        return self._delivered_s is not None
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds until its first step, or until its end if it had none; None if the engine told nothing."""
+        timeline = self._first()
+        if timeline is None:
+            return None
+        came_s = timeline.added_s - timeline.replayed_s
+        return max(0.0, came_s - self.arrived_s) + timeline.queue_s
+
+    @property
+    def prefill_s(self) -> float:
+        """Seconds from its first step to its first token, or to its end if that came before."""
+        return self._prefill_s or 0.0
+
+    @property
+    def inference_s(self) -> float:
+        """Seconds from its first step to the end of its last choice; in engines that died, too."""
+        first, last = self._first(), self._last()
+        if first is None or last is None:
+            return 0.0
+        return max(0.0, last.until_s - first.added_s + first.replayed_s - first.queue_s)
+
+    @property
+    def num_computed_tokens(self) -> int | None:
+        """Prompt tokens that were computed, each once; None if the engine told nothing."""
+        timeline = self._first()
+        if timeline is None:
+            return None
+        num_tokens = timeline.num_computed_tokens - timeline.num_recomputed_tokens
+        return min(num_tokens, self._usage.prompt_tokens)
+
+    @property
+    def num_recomputed_tokens(self) -> int:
+        """Tokens that were computed again after preemptions, of all choices."""
+        return sum(timeline.num_recomputed_tokens for timeline in self._timelines.values())
+
+    def parts(self) -> dict[str, float]:
+        """Where its time went, in seconds by name."""
+        return time_parts(self._record())
 
     def take(self, output: ChoiceOutput) -> None:
         """Note what the engine tells of a choice's time."""
         if output.timeline is None:
             return
         self._timelines[output.index] = output.timeline
+        first = self._first()
+        if first is output.timeline and self._prefill_s is None and not first.num_decode_steps:
+            self._prefill_s = first.until_s - first.added_s - first.queue_s
         if output.num_preemptions > self._num_preemptions:
             self._num_preemptions = output.num_preemptions
         if self._prompt_ids is not None and output.timeline.miss_reason is not None:
@@ -98,13 +148,20 @@ class RequestTrace:
         """Where the time went, as far as it is known."""
         return explain(self._record())
 
+    def _first(self) -> EngineTimeline | None:
+        """The timeline of the choice that had its first token, or its end, before the others."""
+        return next(iter(self._timelines.values()), None)
+
+    def _last(self) -> EngineTimeline | None:
+        return max(self._timelines.values(), key=lambda one: one.until_s, default=None)
+
     def _record(self) -> RequestRecord:
         told_s = self._clock() if self._told_s is None else self._told_s
-        timeline = max(self._timelines.values(), key=lambda one: one.until_s, default=None)
+        timeline = self._last()
         others = [] if timeline is None else timeline.miss_others
         return RequestRecord(
             request_id=self.request_id,
-            arrived_s=self._arrived_s,
+            arrived_s=self.arrived_s,
             told_s=told_s,
             delivered_s=told_s if self._delivered_s is None else self._delivered_s,
             timeline=timeline,

@@ -89,6 +89,8 @@ class DiskTier:
         """Blocks written so far."""
         self.num_loaded = 0
         """Blocks read so far."""
+        self.num_queried = 0
+        """Blocks that requests asked for, whether there or not; counted by who asks."""
         self._is_quiet = False
         self._is_closing = False
         self._offers: SimpleQueue[_Offer | None] = SimpleQueue()

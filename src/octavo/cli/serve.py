@@ -14,6 +14,7 @@ from octavo.config import (
     SchedulerConfig,
     from_env,
 )
+from octavo.observability.config import ObservabilityConfig
 from octavo.server.lifecycle import ServerConfig, run_server
 
 
@@ -23,6 +24,7 @@ from octavo.server.lifecycle import ServerConfig, run_server
     scheduler=SchedulerConfig,
     cache=CacheConfig,
     compute=ComputeConfig,
+    observability=ObservabilityConfig,
 )
 def serve(
     model: str,
@@ -33,6 +35,7 @@ def serve(
     scheduler: SchedulerConfig,
     cache: CacheConfig,
     compute: ComputeConfig,
+    observability: ObservabilityConfig,
 ) -> int:
     """Serve MODEL over HTTP with the OpenAI API, until Ctrl-C.
 
@@ -49,7 +52,13 @@ def serve(
     """
     model_file(model)
     config = EngineConfig(model=model_options, scheduler=scheduler, cache=cache, compute=compute)
-    return run_server(config, server, api_key=from_env().api_key, announce=_announce)
+    return run_server(
+        config,
+        server,
+        api_key=from_env().api_key,
+        observability=observability,
+        announce=_announce,
+    )
 
 
 def _announce(line: str) -> None:

@@ -14,7 +14,7 @@ from octavo import __version__
 from octavo.api.start import check_start
 from octavo.cli.exits import EXIT_OK, EXIT_USAGE, fail
 from octavo.config import from_env
-from octavo.observability.logs import setup_logging
+from octavo.observability.logs import LogFormat, setup_logging
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,13 @@ def _build(asked: str | None) -> App:
                 group="Logging",
             ),
         ] = None,
+        log_format: Annotated[
+            LogFormat, Parameter(help="a line of the log as text or as JSON", group="Logging")
+        ] = LogFormat.TEXT,
     ) -> Any:
         verb = _verb_of(tokens)
-        _start_logging(log_level, is_server=verb is not None and verb.is_server)
+        is_server = verb is not None and verb.is_server
+        _start_logging(log_level, is_server=is_server, log_format=log_format)
         return app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
 
     return app
@@ -119,10 +123,10 @@ def _verb_of(tokens: Sequence[str]) -> Verb | None:
     return VERBS[tokens[0]]
 
 
-def _start_logging(asked: str | None, *, is_server: bool) -> None:
+def _start_logging(asked: str | None, *, is_server: bool, log_format: LogFormat) -> None:
     level = asked or from_env().log_level or ("INFO" if is_server else "WARNING")
     try:
-        setup_logging(level, is_server=is_server)
+        setup_logging(level, is_server=is_server, log_format=log_format)
     except ValueError as error:
         raise CycloptsError(msg=str(error)) from None
 

@@ -75,9 +75,10 @@ class DiskLoads:
         self._tier.wait(timeout_s)
 
     def _send(self, request: Request, match: PrefixMatch, place: BlockKey) -> bool:
+        num_present, num_full = match.num_full, (request.num_wanted_tokens - 1) // BLOCK_SIZE
+        self._tier.num_queried += num_full - num_present
         if self._tier.num_known == 0:
             return False
-        num_present, num_full = match.num_full, (request.num_wanted_tokens - 1) // BLOCK_SIZE
         all_keys = key_of(request.tokens(0, num_full * BLOCK_SIZE))
         width = len(all_keys) // num_full
         keys = [all_keys[at : at + width] for at in range(0, len(all_keys), width)]

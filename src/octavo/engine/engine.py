@@ -184,6 +184,8 @@ class Engine:
             num_preemptions=stats.num_preemptions + self._scheduler.num_preemptions,
             num_disk_stored_blocks=0 if self._disk is None else self._disk.num_stored,
             num_disk_loaded_blocks=0 if self._disk is None else self._disk.num_loaded,
+            num_disk_queried_blocks=0 if self._disk is None else self._disk.num_queried,
+            num_step_tokens=stats.num_step_tokens,
             num_prefix_misses={
                 reason.value: count for reason, count in self._scheduler.num_misses.items()
             },
@@ -191,6 +193,7 @@ class Engine:
             num_prefilled_tokens=sum(r.num_computed_tokens for r in behind),
             prices=None if prices is None else StepPrices(*prices, *limits),
             num_broken_invariants=stats.num_broken_invariants,
+            limit_share=self._runner.limit_share,
             model_s=self._runner.busy_s,
         )
 
@@ -311,6 +314,7 @@ class Engine:
         self._scheduler.advance(schedule)
         self._times.observe(schedule, self._scheduler, result.seconds)
         self._stats.num_steps += 1
+        self._stats.num_step_tokens += len(step.batch.token_ids)
         self._take_results(step.rows, result.sampled)
 
     def _run_decode(self, schedule: Schedule, step: StepInput) -> None:
@@ -322,6 +326,7 @@ class Engine:
         self._scheduler.advance(schedule, num_done)
         self._times.observe(schedule, self._scheduler, result.seconds, num_done)
         self._stats.num_steps += num_done
+        self._stats.num_step_tokens += num_done * len(step.rows)
         self._take_run(step.rows, result.token_ids)
 
     def _build(self, schedule: Schedule) -> StepInput | None:

@@ -39,7 +39,7 @@ from octavo.engine.wire import (
 )
 from octavo.errors import CapacityError, EngineDead, InvalidRequest, OctavoError
 from octavo.messages import AddRequest, StepOutputs, failed_outputs
-from octavo.observability.logs import setup_logging
+from octavo.observability.logs import LogFormat, setup_logging
 from octavo.weights.source import open_weights
 
 EXIT_REFUSED: Final = 1
@@ -157,7 +157,7 @@ def main() -> int:
     threading.Thread(
         target=_end_with_parent, args=(stdin,), name="octavo-parent", daemon=True
     ).start()
-    setup_logging(spec.log_level, is_server=True)
+    setup_logging(spec.log_level, is_server=True, log_format=LogFormat(spec.log_format))
     return EngineProcess(spec, refusal).run()
 
 

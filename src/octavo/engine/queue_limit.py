@@ -41,7 +41,8 @@ class WaitingRoom:
             and self._num_tokens + num_tokens > most_tokens
         ):
             self._refuse(
-                f"prompts of {self._num_tokens} tokens wait already, with this one more than {most_tokens}"
+                f"prompts of {self._num_tokens} tokens wait already, with this one more than {most_tokens}",
+                "max_num_queued_tokens",
             )
         self._waiting[message.request_id] = (num_tokens, now_s)
         self._num_tokens += num_tokens
@@ -56,6 +57,6 @@ class WaitingRoom:
         self._mean_wait_s += _WEIGHT * (now_s - since_s - self._mean_wait_s)
         return now_s - since_s
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str, reason: str = "max_num_queued_reqs") -> None:
         retry_s = min(max(1, math.ceil(self._mean_wait_s)), _MAX_RETRY_S)
-        raise QueueFull(f"{why}: try again in {retry_s} s", retry_after_s=retry_s)
+        raise QueueFull(f"{why}: try again in {retry_s} s", retry_after_s=retry_s, reason=reason)

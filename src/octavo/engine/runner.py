@@ -61,6 +61,11 @@ class ModelRunner:
         """Copy whole KV blocks, (source, destination), in order."""
         self._executor.copy_blocks(pairs)
 
+    @property
+    def limit_share(self) -> float | None:
+        """See EngineStats."""
+        return None if self._share_log is None else self._share_log.share
+
     def run(self, batch: Batch, sample: SampleBatch) -> StepResult:
         """Run one step: KV of every token is written, each output row gets its token or score."""
         started = self._clock()

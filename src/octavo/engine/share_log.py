@@ -27,6 +27,8 @@ class ShareLog:
         self._num_rows = 0
         self._least_s = dict.fromkeys(Bound, 0.0)
         self._taken_s = 0.0
+        self.share: float | None = None
+        """Of the limit, what was reached; once the line was said."""
 
     @property
     def is_done(self) -> bool:
@@ -64,13 +66,14 @@ class ShareLog:
             peak = self._ceilings.int8_macs_per_s
             ceiling = f"{self._ceilings.int8_instructions} at {peak / 1e9:.0f} GMAC/s"
         least_s = sum(self._least_s.values())
+        self.share = least_s / self._taken_s
         _logger.info(
             "warm: %d decode steps of %.1f requests took %.2f ms each, %.0f %% of what this machine allows "
             "(%.2f ms, %s)",
             self._num_steps,
             self._num_rows / self._num_steps,
             self._taken_s / self._num_steps * 1000,
-            100 * least_s / self._taken_s,
+            100 * self.share,
             least_s / self._num_steps * 1000,
             ceiling,
         )

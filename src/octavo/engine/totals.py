@@ -18,6 +18,8 @@ _COUNTERS: Final = (
     "num_disk_stored_blocks",
     "num_disk_loaded_blocks",
     "num_broken_invariants",
+    "num_step_tokens",
+    "num_disk_queried_blocks",
     "model_s",
 )
 

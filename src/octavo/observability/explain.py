@@ -59,6 +59,11 @@ def explain(record: RequestRecord) -> Explanation:
     return Explanation(record.request_id, kind, cause, remedy, total_s, parts, _facts(record))
 
 
+def time_parts(record: RequestRecord) -> dict[str, float]:
+    """The parts alone: seconds by name."""
+    return _parts(record)[1]
+
+
 def _parts(record: RequestRecord) -> tuple[float, dict[str, float]]:
     """The whole time, and its parts in the order in which they come.
 

@@ -11,6 +11,7 @@ from octavo.api.processor import Prepared
 from octavo.api.submission import Submission
 from octavo.outputs import CompletionOutput, Finished, FinishReason, RequestOutput
 from octavo.server.errors import ApiError, failed_generation
+from octavo.server.reporting import note_states
 from octavo.server.state import ServerState
 
 Batch = list[tuple[int, Event]]
@@ -18,13 +19,10 @@ Batch = list[tuple[int, Event]]
 
 @asynccontextmanager
 async def running(server: ServerState, prepared: Sequence[Prepared]) -> AsyncIterator[Submission]:
-    """Requests in the engine; they are stopped and their times recorded when the block is left."""
+    """Requests in the engine; they are stopped when the block is left."""
     async with server.llm.submit(prepared) as sent:
-        try:
-            yield sent
-        finally:
-            for state in sent.states:
-                server.metrics.observe_times(state)
+        note_states(sent.states)
+        yield sent
 
 
 async def collect(
@@ -34,7 +32,7 @@ async def collect(
     async with running(server, prepared) as sent:
         collectors = [OutputCollector(state) for state in sent.states]
         async for batch in sent:
-            raise_failure(server, batch)
+            raise_failure(batch)
             for position, one in batch:
                 collectors[position].add((one,))
         return [(c.state, c.snapshot()) for c in collectors]
@@ -54,7 +52,7 @@ async def chunks(
     async with running(server, prepared) as sent:
         async for batch in sent:
             try:
-                raise_failure(server, batch)
+                raise_failure(batch)
             except ApiError as error:
                 if not is_started:
                     raise
@@ -67,11 +65,10 @@ async def chunks(
         yield last(sent.states)
 
 
-def raise_failure(server: ServerState, batch: Batch) -> None:
-    """Count the ends of a batch. Raises: ApiError if a choice failed or was aborted."""
+def raise_failure(batch: Batch) -> None:
+    """Raises: ApiError if a choice failed or was aborted."""
     for _, one in batch:
         if isinstance(one, Finished):
-            server.metrics.observe_end(one)
             if one.reason is FinishReason.ERROR:
                 raise failed_generation(one.error)
             if one.reason is FinishReason.ABORT:

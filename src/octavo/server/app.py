@@ -10,6 +10,7 @@ from fastapi import FastAPI, Response
 
 from octavo import __version__
 from octavo.api.async_llm import AsyncLLM
+from octavo.observability.config import QUIET, ObservabilityConfig
 from octavo.server import openai, routes
 from octavo.server.errors import install_handlers
 from octavo.server.gate import Gate
@@ -21,6 +22,7 @@ from octavo.server.openai_models import (
     TokenizeRequest,
 )
 from octavo.server.state import ServerState
+from octavo.server.telemetry import install_reports
 
 _GET: Final[tuple[tuple[str, Callable[..., Awaitable[Response]]], ...]] = (
     ("/v1/models", routes.list_models),
@@ -41,7 +43,11 @@ _POST: Final[tuple[tuple[str, Callable[..., Awaitable[Response]], type[msgspec.S
 
 
 def create_app(
-    llm: AsyncLLM, *, model_name: str | None = None, api_key: str | None = None
+    llm: AsyncLLM,
+    *,
+    model_name: str | None = None,
+    api_key: str | None = None,
+    observability: ObservabilityConfig = QUIET,
 ) -> FastAPI:
     """An application that serves `llm` under `model_name`. It does not close the model.
 
@@ -56,7 +62,9 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    server = ServerState(llm, name, Metrics(name, llm.stats), api_key=api_key)
+    metrics = Metrics(name, llm.stats, llm.info, lambda: llm.supervision)
+    llm.watch(metrics)
+    server = ServerState(llm, name, metrics, api_key=api_key, observability=observability)
     app.state.server = server
     for path, handler in _GET:
         app.add_api_route(path, handler, methods=["GET"], response_model=None)
@@ -73,6 +81,7 @@ def create_app(
     )
     install_handlers(app)
     app.add_middleware(Gate, server=server)
+    install_reports(app, observability, name)
     return app
 
 

@@ -19,6 +19,7 @@ from octavo import __version__
 from octavo.api.async_llm import AsyncLLM
 from octavo.config import EngineConfig, QueueLimits
 from octavo.errors import InvalidRequest
+from octavo.observability.config import QUIET, ObservabilityConfig
 from octavo.server.app import create_app
 
 EXIT_OK: Final = 0
@@ -61,6 +62,7 @@ def run_server(
     server: ServerConfig,
     *,
     api_key: str | None = None,
+    observability: ObservabilityConfig = QUIET,
     announce: Callable[[str], None],
 ) -> int:
     """Serve until told to stop; return the exit code. `announce` gets the start-up line, or why there is none.
@@ -86,7 +88,7 @@ def run_server(
             ) as llm:
                 _listen(sock)
                 runner = DrainingServer(
-                    create_app(llm, api_key=api_key),
+                    create_app(llm, api_key=api_key, observability=observability),
                     server.grace_s,
                     on_ready=lambda: announce(start_line(llm, sock)),
                 )

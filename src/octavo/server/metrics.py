@@ -1,137 +1,229 @@
-"""Prometheus metrics: vLLM's names where it has one, `octavo:` for the rest."""
+"""Prometheus metrics: vLLM's names where it has one, `octavo:` for the rest. See docs/observability.md.
+
+Requests are counted where their events are handed on, in the event loop; the engine's counters are read when asked for.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from octavo.api.outputs_processor import RequestState
-from octavo.messages import EngineStats
-from octavo.outputs import Finished, FinishReason
+from octavo.api.trace import RequestTrace
+from octavo.errors import QueueFull
+from octavo.messages import EngineInfo, EngineStats
+from octavo.observability.histogram import (
+    CHOICE_BUCKETS,
+    REQUEST_TIME_BUCKETS,
+    STEP_TOKEN_BUCKETS,
+    TOKEN_TIME_BUCKETS,
+    TTFT_BUCKETS,
+    Histogram,
+    token_buckets,
+)
+from octavo.outputs import FinishReason
+from octavo.server.engine_metrics import (
+    LABELS,
+    EngineMetrics,
+    NoSupervision,
+    SupervisionCounts,
+    counter,
+    counters,
+)
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-# Source: vLLM's buckets, so that its dashboards work.
-_TTFT_BUCKETS: Final = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-    20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+_MAX_UNREAD: Final = 1000
+"""Ended requests whose clients have not read all yet."""
+
+_REJECTIONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")
+_PARTS: Final = (
+    "replayed", "queue", "preempted", "passed_over", "prefill", "decode", "front_end", "client",
+    "other",
 )  # fmt: skip
-_REQUEST_BUCKETS: Final = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
-    480.0, 960.0, 1920.0, 7680.0,
-)  # fmt: skip
-_LABELS: Final = ("model_name",)
 
 
-class Metrics:
-    """The metrics of one served model."""
+class Metrics(Collector):
+    """The metrics of one served model: counts what it is told as the router's watcher. One thread uses it."""
 
-    def __init__(self, model_name: str, stats: Callable[[], EngineStats]) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        stats: Callable[[], EngineStats],
+        info: EngineInfo,
+        supervision: Callable[[], SupervisionCounts] = NoSupervision,
+    ) -> None:
+        self._labels = (model_name, "0")
+        self._engine = EngineMetrics(model_name, stats, info, supervision)
+        self._requests = RequestHistograms(info.max_model_len)
+        self._ends = dict.fromkeys((reason.value for reason in FinishReason), 0)
+        self._rejections = dict.fromkeys(_REJECTIONS, 0)
+        self._parts = dict.fromkeys(_PARTS, 0.0)
+        self._num_recomputed = 0
+        self._unread: deque[RequestTrace] = deque()
         self._registry = CollectorRegistry()
-        self._model_name = model_name
-        self._registry.register(_EngineCollector(model_name, stats))
-        self._finished = Counter(
-            "vllm:request_success",
-            "Choices by how they ended",
-            (*_LABELS, "finished_reason"),
-            registry=self._registry,
-        )
-        for reason in FinishReason:
-            self._finished.labels(model_name, reason.value)
-        self._first_token = self._histogram(
-            "vllm:time_to_first_token_seconds", "Arrival to first token", _TTFT_BUCKETS
-        )
-        self._whole = self._histogram(
-            "vllm:e2e_request_latency_seconds", "Arrival to last token", _REQUEST_BUCKETS
-        )
+        self._registry.register(self)
+        self.stepped = self._requests.stepped
+        self.waited = self._requests.waited
 
-    def observe_end(self, end: Finished) -> None:
-        """Count one ended choice."""
-        self._finished.labels(self._model_name, end.reason.value).inc()
+    def ended(self, state: RequestState) -> None:
+        """Count a request that is over, as far as it got."""
+        for reason in state.finish_reasons:
+            self._ends[reason.value] += 1
+        self._num_recomputed += state.metrics.num_recomputed_tokens
+        self._requests.ended(state)
+        self._unread.append(state.trace)
+        if len(self._unread) > _MAX_UNREAD:
+            self._count_parts(self._unread.popleft())
 
-    def observe_times(self, state: RequestState) -> None:
-        """Record the times of a request that is over, as far as it got."""
-        if state.metrics.first_token_s is not None:
-            self._first_token.observe(state.metrics.first_token_s)
-        if state.metrics.finished_s is not None:
-            self._whole.observe(state.metrics.finished_s)
+    def refused(self, error: QueueFull) -> None:
+        """Count a request that the queue had no room for."""
+        self.reject(error.reason)
+
+    def reject(self, reason: str) -> None:
+        """Count a request that was not accepted because of a limit; `reason` is one of a few."""
+        self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
     def text(self) -> bytes:
         """All metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
-    def _histogram(self, name: str, help_: str, buckets: tuple[float, ...]) -> Histogram:
-        histogram = Histogram(name, help_, _LABELS, buckets=buckets, registry=self._registry)
-        return histogram.labels(self._model_name)
-
-
-class _EngineCollector(Collector):
-    """Reads the engine's own counters when it is asked."""
-
-    def __init__(self, model_name: str, stats: Callable[[], EngineStats]) -> None:
-        self._model_name = model_name
-        self._stats = stats
-
     def collect(self) -> Iterator[Metric]:
-        stats = self._stats()
-        num_used = stats.num_blocks - stats.num_free_blocks
-        num_empty = stats.num_free_blocks - stats.num_cached_blocks
-        usage = num_used / stats.num_blocks if stats.num_blocks else 0.0
-        for name, help_, value in (
-            ("vllm:num_requests_running", "Requests being computed", stats.num_running),
-            ("vllm:num_requests_waiting", "Requests waiting to be computed", stats.num_waiting),
-            ("vllm:kv_cache_usage_perc", "Share of KV blocks held by requests, 0 to 1", usage),
-            ("octavo:kv_blocks", "KV blocks in all", stats.num_blocks),
-            ("octavo:kv_blocks_used", "KV blocks held by requests", num_used),
-            ("octavo:kv_blocks_free", "KV blocks that hold nothing", num_empty),
-            ("octavo:kv_blocks_cached", "KV blocks kept for reuse", stats.num_cached_blocks),
-        ):
-            gauge = GaugeMetricFamily(name, help_, labels=_LABELS)
-            gauge.add_metric((self._model_name,), value)
-            yield gauge
-        for name, help_, value in (
-            ("vllm:prompt_tokens", "Prompt tokens of accepted requests", stats.num_prompt_tokens),
-            ("vllm:generation_tokens", "Tokens generated", stats.num_generated_tokens),
-            ("vllm:num_preemptions", "Requests set back to make room", stats.num_preemptions),
-            (
-                "vllm:prefix_cache_queries",
-                "Prompt tokens looked for in the prefix cache",
-                stats.num_prompt_tokens,
-            ),
-            (
-                "vllm:prefix_cache_hits",
-                "Prompt tokens found there, and not computed again",
-                stats.num_cached_tokens,
-            ),
-            (
-                "octavo:kv_blocks_stored",
-                "KV blocks written to disk",
-                stats.num_disk_stored_blocks,
-            ),
-            (
-                "octavo:kv_blocks_loaded",
-                "KV blocks read from disk, and not computed again",
-                stats.num_disk_loaded_blocks,
-            ),
-            ("octavo:engine_steps", "Steps of the engine", stats.num_steps),
-            (
-                "octavo:broken_invariants",
-                "Faults of queues and blocks that idle time's checks found",
-                stats.num_broken_invariants,
-            ),
-        ):
-            counter = CounterMetricFamily(name, help_, labels=_LABELS)
-            counter.add_metric((self._model_name,), value)
-            yield counter
-        misses = CounterMetricFamily(
-            "octavo:prefix_cache_misses",
-            "Requests whose prompt was not all cached, by reason",
-            labels=(*_LABELS, "reason"),
+        """All metrics, for the registry."""
+        self._read_parts()
+        yield from self._engine.families()
+        yield counters(
+            "vllm:request_success", "Choices by how they ended", self._labels, "finished_reason",
+            self._ends,
+        )  # fmt: skip
+        yield counters(
+            "vllm:admission_rejections", "Requests that were not accepted, by the limit they met",
+            self._labels, "reason", self._rejections,
+        )  # fmt: skip
+        yield counters(
+            "octavo:request_part_seconds",
+            "Time of ended requests by what it went to, as /v1/requests/{id}/explain names it",
+            self._labels, "part", self._parts,
+        )  # fmt: skip
+        yield counter(
+            "octavo:recomputed_tokens",
+            "Tokens of ended requests that were computed again after a preemption",
+            self._labels,
+            self._num_recomputed,
         )
-        for reason, count in stats.num_prefix_misses.items():
-            misses.add_metric((self._model_name, reason), count)
-        yield misses
+        for name, (help_, histogram) in self._requests.by_name.items():
+            family = HistogramMetricFamily(name, help_, labels=LABELS)
+            family.add_metric(self._labels, histogram.cumulated, histogram.sum)
+            yield family
+
+    def describe(self) -> list[Metric]:
+        """Nothing: the engine need not be there yet."""
+        return []
+
+    def _read_parts(self) -> None:
+        """Count the time of those whose clients have read all; it is not known before."""
+        unread = [trace for trace in self._unread if not trace.is_delivered]
+        for trace in self._unread:
+            if trace.is_delivered:
+                self._count_parts(trace)
+        self._unread = deque(unread)
+
+    def _count_parts(self, trace: RequestTrace) -> None:
+        for part, seconds in trace.parts().items():
+            self._parts[part] = self._parts.get(part, 0.0) + max(0.0, seconds)
+
+
+class RequestHistograms:
+    """vLLM's histograms of requests and steps."""
+
+    def __init__(self, max_model_len: int) -> None:
+        self.by_name: dict[str, tuple[str, Histogram]] = {}
+        self._num_steps = 0
+        self._num_step_tokens = 0
+        tokens = token_buckets(max_model_len)
+        new = self._new
+        self._step_tokens = new("iteration_tokens_total", "Tokens per step", STEP_TOKEN_BUCKETS)
+        self._prompt = new("request_prompt_tokens", "Prompt tokens", tokens)
+        self._output = new("request_generation_tokens", "Tokens generated, all choices", tokens)
+        self._longest = new(
+            "request_max_num_generation_tokens", "Tokens of the longest choice", tokens
+        )
+        self._computed = new(
+            "request_prefill_kv_computed_tokens",
+            "Prompt tokens that were computed: not found in the cache",
+            tokens,
+        )
+        self._n = new("request_params_n", "Choices asked for", CHOICE_BUCKETS)
+        self._max_tokens = new("request_params_max_tokens", "Most tokens of a choice", tokens)
+        self._first = new("time_to_first_token_seconds", "Arrival to the first token", TTFT_BUCKETS)
+        self._gap = new("inter_token_latency_seconds", "Token to token", TOKEN_TIME_BUCKETS)
+        self._per_token = new(
+            "request_time_per_output_token_seconds",
+            "Mean time between the tokens of a request that has two or more",
+            TOKEN_TIME_BUCKETS,
+        )
+        times = REQUEST_TIME_BUCKETS
+        self._whole = new("e2e_request_latency_seconds", "Arrival to the end", times)
+        self._queue = new("request_queue_time_seconds", "Arrival to the first step", times)
+        self._inference = new("request_inference_time_seconds", "First step to the end", times)
+        self._prefill = new("request_prefill_time_seconds", "First step to the first token", times)
+        self._decode = new("request_decode_time_seconds", "First token to the end", times)
+
+    def stepped(self, stats: EngineStats) -> None:
+        """Count the tokens of the steps since the last call, as of one size; an engine may have begun anew."""
+        num_steps = stats.num_steps - self._num_steps
+        if num_steps < 0:
+            num_steps, self._num_step_tokens = stats.num_steps, 0
+        if num_steps:
+            num_tokens = stats.num_step_tokens - self._num_step_tokens
+            self._step_tokens.observe(num_tokens / num_steps, num_steps)
+        self._num_steps, self._num_step_tokens = stats.num_steps, stats.num_step_tokens
+
+    def waited(self, num_tokens: int, seconds: float) -> None:
+        """Count the time between tokens: those that came together were computed one after the other."""
+        self._gap.observe(seconds / num_tokens, num_tokens)
+
+    def ended(self, state: RequestState) -> None:
+        """Count a request."""
+        metrics, params, usage = state.metrics, state.params, state.usage
+        self._prompt.observe(usage.prompt_tokens)
+        self._output.observe(usage.completion_tokens)
+        self._longest.observe(max(state.num_tokens_by_choice, default=0))
+        self._n.observe(params.n)
+        self._max_tokens.observe(params.max_tokens or 0)
+        if metrics.first_token_s is not None:
+            self._first.observe(metrics.first_token_s)
+        if metrics.mean_itl_s is not None:
+            self._per_token.observe(metrics.mean_itl_s)
+        self._whole.observe(metrics.finished_s or 0.0)
+        self._observe_engine(state)
+
+    def _observe_engine(self, state: RequestState) -> None:
+        """What the engine told; without a word from it, what the front end saw."""
+        metrics, trace = state.metrics, state.trace
+        finished_s = metrics.finished_s or 0.0
+        queue_s, num_computed = metrics.queue_s, trace.num_computed_tokens
+        if queue_s is not None and num_computed is not None:
+            # What the engine did after the end here (a stop string, a client that left) is not the request's time.
+            inference_s = min(trace.inference_s, max(0.0, finished_s - queue_s))
+            prefill_s = trace.prefill_s
+        else:
+            first_s = metrics.first_token_s
+            queue_s = finished_s if first_s is None else 0.0
+            inference_s, prefill_s = finished_s - queue_s, first_s or 0.0
+            num_computed = 0 if first_s is None else len(state.prompt_token_ids)
+        self._queue.observe(queue_s)
+        self._inference.observe(inference_s)
+        self._prefill.observe(min(prefill_s, inference_s))
+        self._decode.observe(max(0.0, inference_s - prefill_s))
+        self._computed.observe(num_computed)
+
+    def _new(self, name: str, help_: str, bounds: tuple[float, ...]) -> Histogram:
+        histogram = Histogram(bounds)
+        self.by_name[f"vllm:{name}"] = (help_, histogram)
+        return histogram

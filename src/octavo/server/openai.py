@@ -19,6 +19,7 @@ from octavo.server.body import BodyReader
 from octavo.server.openai_format import (
     CompletionLogprobs,
     chat_logprobs,
+    metrics_of,
     prompt_logprobs,
     usage_of,
 )
@@ -39,6 +40,7 @@ async def chat_completions(request: Request) -> Response:
     body = parsed.value
     server.check_model(body.model)
     answer = _ChatAnswer(server, body, _headers([*parsed.warnings, *body.warnings]))
+    answer.has_metrics |= body.include_metrics
     try:
         prepared = await server.llm.prepare_chat(
             body.checked_messages(),
@@ -61,6 +63,7 @@ async def completions(request: Request) -> Response:
     body = parsed.value
     server.check_model(body.model)
     answer = _CompletionAnswer(server, body, _headers(parsed.warnings))
+    answer.has_metrics |= body.include_metrics
     params = body.sampling()
     prepared = await server.llm.prepare(
         body.prompts(),
@@ -105,6 +108,7 @@ class _Answer:
     ) -> None:
         self.id = f"{prefix}-{uuid.uuid4().hex}"
         self.headers = {**headers, "x-request-id": self.id}
+        self.has_metrics = server.observability.enable_per_request_metrics
         self._has_usage = has_usage
         self._head: dict[str, Any] = {
             "id": self.id,
@@ -118,8 +122,12 @@ class _Answer:
     def end(self, states: Sequence[RequestState]) -> bytes:
         """What follows the last choice of a stream."""
         last = {"usage": usage_of(states)} if self._has_usage else {}
-        last |= _explained(states)
+        last |= self._extras(states)
         return (self._encoder.last(last) if last else b"") + DONE
+
+    def _extras(self, states: Sequence[RequestState]) -> dict[str, Any]:
+        """What else was asked for."""
+        return _explained(states) | (metrics_of(states) if self.has_metrics else {})
 
     def _finish_chunk(self, index: int, content: bytes, end: Finished) -> bytes:
         finish = b'"%b","stop_reason":%b' % (end.reason.value.encode(), _encode(end.stop_reason))
@@ -148,7 +156,7 @@ class _ChatAnswer(_Answer):
         answer = self._head | {
             "choices": [self._choice(completion) for completion in output.outputs],
             "usage": usage_of([state]),
-            **_explained([state]),
+            **self._extras([state]),
         }
         if output.prompt_logprobs is not None:
             answer["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs)
@@ -214,7 +222,7 @@ class _CompletionAnswer(_Answer):
         return self._head | {
             "choices": choices,
             "usage": usage_of(states),
-            **_explained(states),
+            **self._extras(states),
         }
 
     def encode(self, states: Sequence[RequestState], batch: Batch) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from octavo.api.logprobs import best
 from octavo.api.outputs_processor import RequestState
-from octavo.outputs import Logprob, TokenLogprobs
+from octavo.outputs import Logprob, RequestMetrics, TokenLogprobs
 
 _LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON does not have."""
@@ -26,6 +26,30 @@ def usage_of(states: Iterable[RequestState]) -> dict[str, Any]:
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in usages)},
     }
+
+
+def metrics_of(states: Sequence[RequestState]) -> dict[str, Any]:
+    """The field `metrics` of an answer: an object, or one for each prompt if there are several."""
+    found = [_metrics(state.metrics) for state in states]
+    return {"metrics": found[0] if len(found) == 1 else found}
+
+
+def _metrics(metrics: RequestMetrics) -> dict[str, Any]:
+    rate = metrics.tokens_per_second
+    return {
+        "time_to_first_token_ms": _ms(metrics.first_token_s),
+        "generation_time_ms": _ms(metrics.generation_s),
+        "queue_time_ms": _ms(metrics.queue_s),
+        "mean_itl_ms": _ms(metrics.mean_itl_s),
+        "tokens_per_second": None if rate is None else round(rate, 3),
+        "num_preemptions": metrics.num_preemptions,
+        "num_recomputed_tokens": metrics.num_recomputed_tokens,
+        "num_cached_tokens": metrics.num_cached_tokens,
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1000 * seconds, 3)
 
 
 def chat_logprobs(positions: Sequence[TokenLogprobs], num_top: int) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     priority: int = 0
     cache_salt: str | None = None
     explain: bool = False
+    include_metrics: bool = False
 
     user: Any = None
     metadata: Any = None

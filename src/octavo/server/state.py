@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from octavo import __version__
 from octavo.api.async_llm import AsyncLLM
+from octavo.observability.config import QUIET, ObservabilityConfig
 from octavo.server.errors import ApiError
 from octavo.server.metrics import Metrics
 
@@ -23,6 +24,7 @@ class ServerState:
     model_name: str
     metrics: Metrics
     api_key: str | None = None
+    observability: ObservabilityConfig = QUIET
     created: int = field(default_factory=lambda: int(time.time()))
     is_draining: bool = False
 
