@@ -5,11 +5,16 @@ Every added request ends with exactly one `finish_reason` per choice, whatever h
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from octavo.observability.first_token import StepPrices
 from octavo.observability.limits import ModelWork
 from octavo.params import SamplingParams
+
+MAX_WAIT_EXCEEDED: Final = "max_wait_exceeded"
+"""The error code of a request that was not begun in the time that it may wait."""
 
 
 class AddRequest(msgspec.Struct, array_like=True, gc=False, tag=True):
@@ -17,6 +22,7 @@ class AddRequest(msgspec.Struct, array_like=True, gc=False, tag=True):
 
     `eos_token_ids` end a choice unless `params.ignore_eos`. `params.max_tokens` is resolved (never None) and fits the
     context. `params.seed` is resolved (never None). Somebody reads a streamed request's tokens while they come.
+    A request that was not begun after `max_wait_ms` ends with an error.
     """
 
     request_id: str
@@ -28,6 +34,7 @@ class AddRequest(msgspec.Struct, array_like=True, gc=False, tag=True):
     cache_salt: str | None = None
     tenant: str = ""
     is_streamed: bool = False
+    max_wait_ms: int | None = None
 
 
 class TokenScore(msgspec.Struct, array_like=True, gc=False):
@@ -105,6 +112,8 @@ class ChoiceOutput(msgspec.Struct, array_like=True, gc=False):
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     timeline: EngineTimeline | None = None
+    error_code: str | None = None
+    """What kind of error, where a front end must tell it from others."""
 
 
 class EngineStats(msgspec.Struct, array_like=True, gc=False):

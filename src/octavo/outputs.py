@@ -132,6 +132,7 @@ class Finished:
     reason: FinishReason
     stop_reason: int | str | None = None
     error: str | None = None
+    error_code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

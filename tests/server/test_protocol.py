@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from octavo.errors import QueueFull
-from octavo.messages import AddRequest
+from octavo.messages import MAX_WAIT_EXCEEDED, AddRequest, ChoiceOutput
 from octavo.server.body import MAX_BODY_BYTES
 from tests.server.wire import ask, error_of, fake_app, post, send
 from tests.unit.api.fakes import WORLD, FakeClient, always, token
@@ -237,3 +237,32 @@ def test_a_full_queue_is_429_and_says_when_to_come_back(is_stream: bool) -> None
     assert response.headers["retry-after"] == "5"
     error = error_of(response, 429)
     assert (error["type"], error["code"]) == ("rate_limit_error", "queue_full")
+
+
+class LateClient(FakeClient):
+    """Begins no request in time."""
+
+    def add(self, message: AddRequest) -> None:
+        super().add(message)
+        self._open.clear()
+        self._outbox.append(
+            ChoiceOutput(
+                message.request_id,
+                0,
+                finish_reason="error",
+                error=f"not begun within {message.max_wait_ms} ms",
+                error_code=MAX_WAIT_EXCEEDED,
+            )
+        )
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_request_that_was_not_begun_in_time_is_503(is_stream: bool) -> None:
+    body = {"prompt": "Hi", "max_tokens": 1, "stream": is_stream, "max_wait_ms": 50}
+    response = post(fake_app(LateClient(always("x"))), "/v1/completions", body)
+    assert response.headers["retry-after"] == "1"
+    error = error_of(response, 503)
+    assert (error["code"], error["message"]) == ("max_wait_exceeded", "not begun within 50 ms")
+    body["max_wait_ms"] = 0
+    response = post(fake_app(always("x")), "/v1/completions", body)
+    assert error_of(response, 400)["param"] == "max_wait_ms"

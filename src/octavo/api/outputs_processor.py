@@ -219,7 +219,7 @@ class _Choice:
             return self._close(
                 output, text + rest, num_kept, Finished(self.index, FinishReason.STOP, stop)
             )
-        end = Finished(self.index, reason, output.stop_reason, output.error)
+        end = Finished(self.index, reason, output.stop_reason, output.error, output.error_code)
         return self._close(output, text + rest, num_kept, end)
 
     def end(self, reason: FinishReason, error: str | None) -> list[Event]:

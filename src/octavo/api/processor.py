@@ -48,6 +48,7 @@ class RequestOptions:
     """What a request asks besides its text.
 
     `default_max_tokens` holds where max_tokens is None, as far as it fits. `is_streamed`: read while it is made.
+    A request that was not begun after `max_wait_ms` ends with an error.
     """
 
     default_max_tokens: int | None = None
@@ -55,6 +56,7 @@ class RequestOptions:
     cache_salt: str | None = None
     tenant: str = ""
     is_streamed: bool = False
+    max_wait_ms: int | None = None
 
 
 DEFAULT_OPTIONS: Final = RequestOptions()
@@ -199,6 +201,7 @@ class Processor:
             cache_salt=options.cache_salt,
             tenant=options.tenant,
             is_streamed=options.is_streamed,
+            max_wait_ms=options.max_wait_ms,
         )
 
     def _max_tokens(

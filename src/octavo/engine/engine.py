@@ -22,6 +22,7 @@ from octavo.engine.step_model import StepModel
 from octavo.engine.timekeeper import Timekeeper
 from octavo.errors import EngineDead, InvalidRequest
 from octavo.messages import (
+    MAX_WAIT_EXCEEDED,
     AddRequest,
     ChoiceOutput,
     EngineInfo,
@@ -289,6 +290,7 @@ class Engine:
     def _run_step(self) -> None:
         if self._loads is not None:
             self._loads.poll()
+        self._end_expired()
         is_streamed = any(request.is_streamed for request in self._scheduler.running)
         max_call_s = min(self._max_call_s, _STREAMED_CALL_S) if is_streamed else self._max_call_s
         max_steps = self._step_model.max_decode_steps(max_call_s)
@@ -316,6 +318,17 @@ class Engine:
         self._stats.num_steps += 1
         self._stats.num_step_tokens += len(step.batch.token_ids)
         self._take_results(step.rows, result.sampled)
+
+    def _end_expired(self) -> None:
+        """End the requests that waited longer than they may."""
+        now_s = self._runner.now_s()
+        self._scheduler.note_arrivals(now_s)
+        # All of them are found first: a choice that ended is no longer one that only waits.
+        for request in self._scheduler.expired(now_s):
+            output = _output_of(request)
+            output.error = f"not begun within {request.max_wait_s:g} s (max_wait_ms)"
+            output.error_code = MAX_WAIT_EXCEEDED
+            self._end(request, FinishReason.ERROR, output)
 
     def _run_decode(self, schedule: Schedule, step: StepInput) -> None:
         """Run the granted decode steps in one call. A row that ends makes its step the last."""

@@ -51,6 +51,7 @@ class Request:
         "index",
         "is_streamed",
         "max_output_tokens",
+        "max_wait_s",
         "miss",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -84,6 +85,7 @@ class Request:
         self.tenant = message.tenant
         self.is_streamed = message.is_streamed
         self.waiting_since_s = 0.0
+        self.max_wait_s = None if message.max_wait_ms is None else message.max_wait_ms / 1000
         self.arrival = arrival
         self.prompt_token_ids = prompt
         self.eos_token_ids = frozenset(() if message.params.ignore_eos else message.eos_token_ids)
@@ -164,6 +166,16 @@ class Request:
     def is_scoring(self) -> bool:
         """Whether prompt scores are still owed."""
         return self.num_scored_tokens < self.num_prompt_tokens - 1
+
+    def has_waited_too_long(self, now_s: float) -> bool:
+        """Whether none of its choices was begun in the time that it may wait."""
+        return (
+            self.max_wait_s is not None
+            and now_s - self.waiting_since_s > self.max_wait_s
+            and all(
+                s.status is RequestStatus.WAITING and not s.output_token_ids for s in self.siblings
+            )
+        )
 
     @property
     def is_queued(self) -> bool:

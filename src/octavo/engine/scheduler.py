@@ -117,6 +117,16 @@ class Scheduler:
         self._release(request)
         self._counters.leave(request.tenant)
 
+    def note_arrivals(self, now_s: float) -> None:
+        """Say when those came that were added since the last call."""
+        for request in self._arrived:
+            request.waiting_since_s = now_s
+        self._arrived.clear()
+
+    def expired(self, now_s: float) -> list[Request]:
+        """Waiting requests that were not begun in the time that they may wait."""
+        return [request for request in self.waiting if request.has_waited_too_long(now_s)]
+
     def schedule(self, max_steps: int = 1, now_s: float = 0.0) -> Schedule:
         """Choose the tokens of the next step and allocate their slots; up to `max_steps` steps where all just decode.
 
@@ -124,9 +134,7 @@ class Scheduler:
         `now_s` is any monotonic clock's.
         """
         chosen: dict[Request, int] = {}
-        for request in self._arrived:
-            request.waiting_since_s = now_s
-        self._arrived.clear()
+        self.note_arrivals(now_s)
         order = WaitingOrder(self.waiting, self._counters, self._match_length, now_s)
         if self.waiting:
             self._give_up_for_others(order)

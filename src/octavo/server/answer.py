@@ -70,7 +70,7 @@ def raise_failure(batch: Batch) -> None:
     for _, one in batch:
         if isinstance(one, Finished):
             if one.reason is FinishReason.ERROR:
-                raise failed_generation(one.error)
+                raise failed_generation(one.error, one.error_code)
             if one.reason is FinishReason.ABORT:
                 raise failed_generation(one.error or "the request was aborted")
 

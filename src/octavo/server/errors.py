@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from octavo.errors import CapacityError, EngineDead, InvalidRequest, OctavoError, QueueFull
+from octavo.messages import MAX_WAIT_EXCEEDED
 
 _TELLS_TOO_MUCH = re.compile(r"[/\\\n]|Traceback")
 _CLIENT_CLOSED_REQUEST = 499  # never seen by anybody
@@ -53,8 +54,12 @@ class ApiError(Exception):
         return Response(self.body(), self.status, headers, media_type="application/json")
 
 
-def failed_generation(error: str | None) -> ApiError:
+def failed_generation(error: str | None, code: str | None = None) -> ApiError:
     """A request that the engine could not finish. What a text of the engine may not tell stays in the log."""
+    if code == MAX_WAIT_EXCEEDED:
+        return ApiError(
+            HTTPStatus.SERVICE_UNAVAILABLE, str(error), code=code, headers={"Retry-After": "1"}
+        )
     is_public = error is not None and not _TELLS_TOO_MUCH.search(error)
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, error if error and is_public else _INTERNAL)
 

@@ -15,6 +15,7 @@ MAX_PROMPTS: Final = 1024
 MAX_CHOICES: Final = 2048
 MAX_MESSAGES: Final = 10_000
 MAX_TOOLS: Final = 1024
+MAX_WAIT_MS: Final = 24 * 3600 * 1000
 _RESERVED_TEMPLATE_VARIABLES: Final = frozenset(
     (
         "chat_template",
@@ -60,6 +61,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: int = 0
     cache_salt: str | None = None
+    max_wait_ms: int | None = None
     explain: bool = False
     include_metrics: bool = False
 
@@ -82,6 +84,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             priority=self.priority,
             cache_salt=self.cache_salt,
             is_streamed=self.stream,
+            max_wait_ms=self.max_wait_ms,
         )
 
     def _check(self) -> None:
@@ -92,6 +95,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
                 "prompt_logprobs is not available in a stream", param="prompt_logprobs"
             )
         _at_most(self.n, MAX_N, "n")
+        _between("max_wait_ms", self.max_wait_ms, 1, MAX_WAIT_MS)
 
     def _sampling(
         self, *, n: int, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
