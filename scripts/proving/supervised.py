@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 from scripts.proving.rows import SMALL, Paths, Row
+from scripts.proving.served import cpu_share
 from tests.e2e import serving, supervised
 
 _NUM_KILLS = 4 if SMALL else 20
@@ -87,10 +88,7 @@ def churn(paths: Paths) -> Iterator[Row]:
             "< 1 MB",
             grown < 1e6 or (SMALL and grown < 4e6),
         )
-        spent, started = [_cpu_s(one) for one in processes], time.monotonic()
-        time.sleep(5 if SMALL else 10)
-        seconds = time.monotonic() - started
-        share = sum(_cpu_s(one) - was for one, was in zip(processes, spent, strict=True)) / seconds
+        share = cpu_share(processes, 5.0 if SMALL else 10.0)
         yield Row("idle server, CPU of both processes", f"{share:.2%}", "< 1%", share < _MOST_CPU)
 
 
@@ -128,11 +126,6 @@ def _wait_idle(url: str) -> None:
 
 def _resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def end(paths: Paths) -> Iterator[Row]:
