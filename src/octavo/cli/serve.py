@@ -41,7 +41,7 @@ def serve(
 
     Fetches a catalog model on first use. With OCTAVO_API_KEY set, clients need it
     as `Authorization: Bearer KEY`. Exit codes: 0 stopped, 1 failed, 2 wrong usage,
-    4 not enough memory, 5 port in use, 130 interrupted.
+    3 the engine died and cannot be started again, 4 not enough memory, 5 port in use, 130 interrupted.
 
     Example: octavo serve smollm2 --port 8000
 
