@@ -16,7 +16,11 @@ from tests.unit.api.fakes import TEMPLATE, FakeClient, LoopClient, Script, proce
 
 
 def fake_app(
-    script: Script | FakeClient, *, chat_template: str | None = TEMPLATE, api_key: str | None = None
+    script: Script | FakeClient,
+    *,
+    chat_template: str | None = TEMPLATE,
+    api_key: str | None = None,
+    model_name: str | None = None,
 ) -> FastAPI:
     """An application over a scripted engine, named "fake"."""
     client = script if isinstance(script, FakeClient) else FakeClient(script)
@@ -25,7 +29,7 @@ def fake_app(
         processor(info=client.info, chat_template=chat_template),
         lambda: not client.is_closed,
     )
-    return create_app(llm, api_key=api_key)
+    return create_app(llm, model_name=model_name, api_key=api_key)
 
 
 async def send(

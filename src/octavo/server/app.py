@@ -43,12 +43,14 @@ _POST: Final[tuple[tuple[str, Callable[..., Awaitable[Response]], type[msgspec.S
 def create_app(
     llm: AsyncLLM, *, model_name: str | None = None, api_key: str | None = None
 ) -> FastAPI:
-    """An application that serves `llm` under `model_name`. It does not close the model.
+    """An application that serves `llm` under `model_name`, or under several names with commas between them.
+
+    It does not close the model.
 
     Bodies are read by the routes themselves: FastAPI only routes, and describes them in /openapi.json. There is no
     documentation page, which would load scripts from elsewhere, and no CORS: web pages of others get no answer.
     """
-    name = model_name or llm.info.model_name
+    name, *aliases = _names(model_name or llm.info.model_name)
     app = FastAPI(
         title="Octavo",
         version=__version__,
@@ -56,7 +58,9 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    server = ServerState(llm, name, Metrics(name, llm.stats), api_key=api_key)
+    server = ServerState(
+        llm, name, Metrics(name, llm.stats), api_key=api_key, aliases=tuple(aliases)
+    )
     app.state.server = server
     for path, handler in _GET:
         app.add_api_route(path, handler, methods=["GET"], response_model=None)
@@ -74,6 +78,10 @@ def create_app(
     install_handlers(app)
     app.add_middleware(Gate, server=server)
     return app
+
+
+def _names(joined: str) -> list[str]:
+    return [name.strip() for name in joined.split(",") if name.strip()] or [joined]
 
 
 def _describe(body: type[msgspec.Struct]) -> dict[str, Any]:
