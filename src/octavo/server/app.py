@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from fastapi import FastAPI, Response
@@ -20,6 +20,7 @@ from octavo.server.openai_models import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from octavo.server.openapi import ERRORS, describe_body
 from octavo.server.state import ServerState
 
 _GET: Final[tuple[tuple[str, Callable[..., Awaitable[Response]]], ...]] = (
@@ -63,17 +64,33 @@ def create_app(
     )
     app.state.server = server
     for path, handler in _GET:
-        app.add_api_route(path, handler, methods=["GET"], response_model=None)
+        app.add_api_route(
+            path, handler, methods=["GET"], responses=dict(ERRORS), response_model=None
+        )
     # Ollama's clients ask for HEAD / to see whether anybody is there.
     app.add_api_route(
-        "/", routes.root, methods=["HEAD"], response_model=None, include_in_schema=False
+        "/",
+        routes.root,
+        methods=["HEAD"],
+        responses=dict(ERRORS),
+        response_model=None,
+        include_in_schema=False,
     )
     for path, handler, body in _POST:
         app.add_api_route(
-            path, handler, methods=["POST"], response_model=None, openapi_extra=_describe(body)
+            path,
+            handler,
+            methods=["POST"],
+            responses=dict(ERRORS),
+            response_model=None,
+            openapi_extra=describe_body(body),
         )
     app.add_api_route(
-        "/reset_prefix_cache", routes.reset_prefix_cache, methods=["POST"], response_model=None
+        "/reset_prefix_cache",
+        routes.reset_prefix_cache,
+        methods=["POST"],
+        responses=dict(ERRORS),
+        response_model=None,
     )
     install_handlers(app)
     app.add_middleware(Gate, server=server)
@@ -82,11 +99,3 @@ def create_app(
 
 def _names(joined: str) -> list[str]:
     return [name.strip() for name in joined.split(",") if name.strip()] or [joined]
-
-
-def _describe(body: type[msgspec.Struct]) -> dict[str, Any]:
-    schema = msgspec.json.schema(body, ref_template="#/components/schemas/{name}")
-    definitions = schema.pop("$defs", {})
-    own = definitions.pop(body.__name__, schema)
-    own = own | ({"$defs": definitions} if definitions else {})
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": own}}}}
