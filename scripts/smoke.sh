@@ -30,6 +30,10 @@ say bench-ops;  octavo bench ops smollm2 --prompt 16 --context 8 --gen 2 --batch
 say claims;     octavo bench claims smollm2 --only batch,paged --gen 2 --repeat 1 --json | grep -q reserved_used
 say cache;      kv=$(mktemp -d); octavo cache warm smollm2 LICENSE --kv-disk "$kv" --pin --ctx 8192; octavo cache ls --kv-disk "$kv"
                 octavo cache rm --all --kv-disk "$kv"; rm -r "$kv"
+say run-batch;  batch=$(mktemp -d)
+                echo '{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"Hi","max_tokens":2}}' >"$batch/in.jsonl"
+                octavo run-batch "$batch/in.jsonl" smollm2 -o "$batch/out.jsonl"; grep -q '"status_code":200' "$batch/out.jsonl"
+                octavo run-batch -i "$batch/in.jsonl" -o "$batch/out.jsonl" --model smollm2 2>&1 | grep -q '^0 answered'; rm -r "$batch"
 say wrong-flag; ends_with 2 octavo run smollm2 Hi --no-such-flag
 say wrong-verb; ends_with 2 octavo no-such-verb
 say no-file;    ends_with 1 octavo show /nonexistent.gguf

@@ -112,7 +112,12 @@ class ModelConfig:
     build_file: str | None = field(
         default=None, metadata=_meta("a build that lies elsewhere (octavo build --output)")
     )
-    served_model_name: str | None = field(default=None, metadata=_meta("name shown to clients"))
+    served_model_name: str | None = field(
+        default=None,
+        metadata=_meta(
+            "name shown to clients; several are separated by commas, answers have the first"
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ def test_an_answer_has_the_shape_of_the_openai_api() -> None:
         "completion_tokens": 6,
         "total_tokens": PROMPT_TOKENS + 6,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     assert "x-octavo-warning" not in response.headers
 
@@ -73,7 +74,7 @@ def test_a_stream_is_this_transcript() -> None:
             + '{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null}'
             + tail,
             head + '],"usage":{"prompt_tokens":20,"completion_tokens":3,"total_tokens":23,'
-            '"prompt_tokens_details":{"cached_tokens":0}}}\n\n',
+            '"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}\n\n',
             "data: [DONE]\n\n",
         )
     )

@@ -58,6 +58,7 @@ def test_choices_are_numbered_prompt_by_prompt() -> None:
         "completion_tokens": 12,
         "total_tokens": 14,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     chunks = [chunk["choices"][0] for chunk in events(post(app, URL, {**body, "stream": True}))]
     streamed = {i: "".join(c["text"] for c in chunks if c["index"] == i) for i in range(4)}

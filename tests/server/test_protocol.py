@@ -31,6 +31,29 @@ def test_models_are_listed_and_found() -> None:
     assert error_of(post(app, CHAT, {"model": "nope", **HI}), 404)["param"] == "model"
 
 
+def test_a_model_has_vllms_card_and_answers_to_all_its_names() -> None:
+    app = fake_app(always("x"), model_name="first, second")
+    cards = ask(app, "GET", "/v1/models").json()["data"]
+    assert [(card["id"], card["root"], card["parent"]) for card in cards] == [
+        ("first", "first", None),
+        ("second", "first", None),
+    ]
+    [permission] = cards[0]["permission"]
+    assert permission["allow_sampling"] is True
+    assert ask(app, "GET", "/v1/models/second").json() == cards[1]
+    assert post(app, CHAT, {"model": "second", **HI}).json()["model"] == "first"
+    error_of(post(app, CHAT, {"model": "first, second", **HI}), 404)
+
+
+def test_tokenize_names_unknown_fields_and_writes_tokens_out() -> None:
+    app = fake_app(always("x"))
+    response = post(app, "/tokenize", {"prompt": "h\u00e9", "return_token_strs": True, "odd": 1})
+    assert response.json()["token_strs"] == ["h", r"bytes:\xc3", r"bytes:\xa9"]
+    assert response.headers["x-octavo-warning"] == "ignored unknown fields: odd"
+    detokenized = post(app, "/detokenize", {"tokens": [104], "odd": 1})
+    assert detokenized.headers["x-octavo-warning"] == "ignored unknown fields: odd"
+
+
 def test_tokenize_and_detokenize_are_inverse() -> None:
     app = fake_app(always("x"))
     answer = post(app, "/tokenize", {"prompt": "hi"}).json()

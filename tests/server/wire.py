@@ -22,6 +22,7 @@ def fake_app(
     chat_template: str | None = TEMPLATE,
     api_key: str | None = None,
     observability: ObservabilityConfig = QUIET,
+    model_name: str | None = None,
 ) -> FastAPI:
     """An application over a scripted engine, named "fake"."""
     client = script if isinstance(script, FakeClient) else FakeClient(script)
@@ -30,7 +31,7 @@ def fake_app(
         processor(info=client.info, chat_template=chat_template),
         lambda: not client.is_closed,
     )
-    return create_app(llm, api_key=api_key, observability=observability)
+    return create_app(llm, model_name=model_name, api_key=api_key, observability=observability)
 
 
 async def send(

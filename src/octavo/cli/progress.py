@@ -1,4 +1,4 @@
-"""Progress bars for downloads. Nothing is drawn where standard error is not a terminal."""
+"""Progress bars for downloads and long runs. Nothing is drawn where standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -33,6 +33,33 @@ def download_progress() -> Iterator[Callable[[str, int, int], None]]:
     finally:
         if bar is not None:
             bar.stop()
+
+
+@contextmanager
+def count_progress(what: str, count_all: Callable[[], int]) -> Iterator[Callable[[int], None]]:
+    """Yield a callback (how many are done) that draws one bar. `count_all` is asked only if there is one."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task(what, total=count_all())
+        yield lambda done: bar.update(task, completed=done)
 
 
 def _new_bar() -> Progress:

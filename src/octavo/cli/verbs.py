@@ -38,6 +38,11 @@ VERBS: Final = {
         is_server=True,
         loads_model=True,
     ),
+    "run-batch": Verb(
+        "octavo.cli.run_batch:run_batch",
+        "Answer a file of requests (OpenAI batch format).",
+        loads_model=True,
+    ),
     "pull": Verb("octavo.cli.store:pull", "Fetch a model into the store."),
     "list": Verb("octavo.cli.store:list_", "List stored models and those that can be pulled."),
     "rm": Verb("octavo.cli.store:rm", "Remove a model from the store."),

@@ -9,7 +9,7 @@ from octavo.api.collect import OutputCollector
 from octavo.api.outputs_processor import Event, RequestState
 from octavo.api.processor import Prepared
 from octavo.api.submission import Submission
-from octavo.outputs import CompletionOutput, Finished, FinishReason, RequestOutput
+from octavo.outputs import CompletionOutput, Finished, FinishReason, RequestOutput, TextDelta
 from octavo.server.errors import ApiError, failed_generation
 from octavo.server.reporting import note_states
 from octavo.server.state import ServerState
@@ -46,6 +46,7 @@ async def chunks(
 ) -> AsyncGenerator[bytes, None]:
     """The bytes of a stream: what `encode` makes of each batch, then `last`.
 
+    What came while the client, or this process, was behind is one batch: each choice gets one chunk of it.
     An error before the first bytes is raised, as ApiError; a later one is sent as the last event.
     """
     is_started = False
@@ -58,11 +59,39 @@ async def chunks(
                     raise
                 yield b"data: " + error.body() + b"\n\n"
                 return
-            data = b"".join(encode(sent.states, batch))
+            data = b"".join(encode(sent.states, coalesced(batch)))
             if data:
                 is_started = True
                 yield data
         yield last(sent.states)
+
+
+def coalesced(batch: Batch) -> Batch:
+    """The same events with one delta for each choice, then the ends: the texts and scores in their order.
+
+    Which choice comes first may change, which clients tell apart by the index.
+    """
+    if len(batch) == 1:
+        return batch
+    deltas: dict[tuple[int, int], list[TextDelta]] = {}
+    ends: Batch = []
+    for position, event in batch:
+        if isinstance(event, TextDelta):
+            deltas.setdefault((position, event.index), []).append(event)
+        else:
+            ends.append((position, event))
+    return [(position, _joined(same)) for (position, _), same in deltas.items()] + ends
+
+
+def _joined(deltas: Sequence[TextDelta]) -> TextDelta:
+    if len(deltas) == 1:
+        return deltas[0]
+    return TextDelta(
+        deltas[0].index,
+        "".join(delta.text for delta in deltas),
+        tuple(token_id for delta in deltas for token_id in delta.token_ids),
+        tuple(position for delta in deltas for position in delta.logprobs),
+    )
 
 
 def raise_failure(batch: Batch) -> None:

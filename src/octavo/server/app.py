@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from fastapi import FastAPI, Response
@@ -21,6 +21,7 @@ from octavo.server.openai_models import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from octavo.server.openapi import ERRORS, describe_body
 from octavo.server.state import ServerState
 from octavo.server.telemetry import install_reports
 
@@ -49,12 +50,14 @@ def create_app(
     api_key: str | None = None,
     observability: ObservabilityConfig = QUIET,
 ) -> FastAPI:
-    """An application that serves `llm` under `model_name`. It does not close the model.
+    """An application that serves `llm` under `model_name`, or under several names with commas between them.
+
+    It does not close the model.
 
     Bodies are read by the routes themselves: FastAPI only routes, and describes them in /openapi.json. There is no
     documentation page, which would load scripts from elsewhere, and no CORS: web pages of others get no answer.
     """
-    name = model_name or llm.info.model_name
+    name, *aliases = _names(model_name or llm.info.model_name)
     app = FastAPI(
         title="Octavo",
         version=__version__,
@@ -64,20 +67,43 @@ def create_app(
     )
     metrics = Metrics(name, llm.stats, llm.info, lambda: llm.supervision)
     llm.watch(metrics)
-    server = ServerState(llm, name, metrics, api_key=api_key, observability=observability)
+    server = ServerState(
+        llm,
+        name,
+        metrics,
+        api_key=api_key,
+        aliases=tuple(aliases),
+        observability=observability,
+    )
     app.state.server = server
     for path, handler in _GET:
-        app.add_api_route(path, handler, methods=["GET"], response_model=None)
+        app.add_api_route(
+            path, handler, methods=["GET"], responses=dict(ERRORS), response_model=None
+        )
     # Ollama's clients ask for HEAD / to see whether anybody is there.
     app.add_api_route(
-        "/", routes.root, methods=["HEAD"], response_model=None, include_in_schema=False
+        "/",
+        routes.root,
+        methods=["HEAD"],
+        responses=dict(ERRORS),
+        response_model=None,
+        include_in_schema=False,
     )
     for path, handler, body in _POST:
         app.add_api_route(
-            path, handler, methods=["POST"], response_model=None, openapi_extra=_describe(body)
+            path,
+            handler,
+            methods=["POST"],
+            responses=dict(ERRORS),
+            response_model=None,
+            openapi_extra=describe_body(body),
         )
     app.add_api_route(
-        "/reset_prefix_cache", routes.reset_prefix_cache, methods=["POST"], response_model=None
+        "/reset_prefix_cache",
+        routes.reset_prefix_cache,
+        methods=["POST"],
+        responses=dict(ERRORS),
+        response_model=None,
     )
     install_handlers(app)
     app.add_middleware(Gate, server=server)
@@ -85,9 +111,5 @@ def create_app(
     return app
 
 
-def _describe(body: type[msgspec.Struct]) -> dict[str, Any]:
-    schema = msgspec.json.schema(body, ref_template="#/components/schemas/{name}")
-    definitions = schema.pop("$defs", {})
-    own = definitions.pop(body.__name__, schema)
-    own = own | ({"$defs": definitions} if definitions else {})
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": own}}}}
+def _names(joined: str) -> list[str]:
+    return [name.strip() for name in joined.split(",") if name.strip()] or [joined]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Generic, TypeVar, get_type_hints
@@ -96,6 +96,12 @@ class BodyReader(Generic[_T]):
             value = given.get(name)
             if isinstance(value, float) and value.is_integer():
                 given[name] = int(value)
+
+
+def warning_header(warnings: Iterable[str]) -> dict[str, str]:
+    """The header that tells these to the client; none if there is nothing to tell."""
+    text = "; ".join(warnings)
+    return {"x-octavo-warning": text} if text else {}
 
 
 def _invalid(message: str) -> InvalidRequest:

@@ -4,42 +4,60 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from fastapi import Request, Response
 
-from octavo.api.outputs_processor import RequestState
+from octavo.api.outputs_processor import Event, RequestState
 from octavo.api.processor import Prepared
 from octavo.errors import InvalidRequest
 from octavo.outputs import CompletionOutput, Finished, RequestOutput, TextDelta
 from octavo.server.answer import Batch, best_of, chunks, collect
-from octavo.server.body import BodyReader
+from octavo.server.body import BodyReader, Parsed, warning_header
 from octavo.server.openai_format import (
     CompletionLogprobs,
     chat_logprobs,
     metrics_of,
     prompt_logprobs,
+    usage_object,
     usage_of,
 )
-from octavo.server.openai_models import ChatRequest, CompletionRequest
+from octavo.server.openai_models import ChatRequest, CompletionRequest, SamplingFields
 from octavo.server.sse import DONE, ChunkEncoder, EventStream, unless_disconnected
 from octavo.server.state import ServerState
 
 _DEFAULT_COMPLETION_TOKENS: Final = 16
-_CHAT_READER: Final = BodyReader(ChatRequest)
-_COMPLETION_READER: Final = BodyReader(CompletionRequest)
+CHAT_READER: Final = BodyReader(ChatRequest)
+COMPLETION_READER: Final = BodyReader(CompletionRequest)
+_NOTHING: Final = TextDelta(0, "")
 _encode = msgspec.json.encode
 
 
 async def chat_completions(request: Request) -> Response:
     """POST /v1/chat/completions."""
     server: ServerState = request.app.state.server
-    parsed = await _CHAT_READER.read(request)
+    parsed = await CHAT_READER.read(request)
+    prepared, answer = await prepare_chat(server, parsed)
+    return await _respond(request, server, prepared, answer, is_stream=parsed.value.stream)
+
+
+async def completions(request: Request) -> Response:
+    """POST /v1/completions."""
+    server: ServerState = request.app.state.server
+    parsed = await COMPLETION_READER.read(request)
+    prepared, answer = await prepare_completion(server, parsed)
+    return await _respond(request, server, prepared, answer, is_stream=parsed.value.stream)
+
+
+async def prepare_chat(
+    server: ServerState, parsed: Parsed[ChatRequest]
+) -> tuple[list[Prepared], ChatAnswer]:
+    """The engine's request for a chat body, and what encodes its answer. Raises: ApiError, InvalidRequest."""
     body = parsed.value
     server.check_model(body.model)
-    answer = _ChatAnswer(server, body, _headers([*parsed.warnings, *body.warnings]))
+    answer = ChatAnswer(server, body, warning_header([*parsed.warnings, *body.warnings]))
     answer.has_metrics |= body.include_metrics
     try:
         prepared = await server.llm.prepare_chat(
@@ -53,16 +71,16 @@ async def chat_completions(request: Request) -> Response:
         if error.param == "max_tokens":
             error.param = body.max_tokens_field
         raise
-    return await _respond(request, server, [prepared], answer, is_stream=body.stream)
+    return [prepared], answer
 
 
-async def completions(request: Request) -> Response:
-    """POST /v1/completions."""
-    server: ServerState = request.app.state.server
-    parsed = await _COMPLETION_READER.read(request)
+async def prepare_completion(
+    server: ServerState, parsed: Parsed[CompletionRequest]
+) -> tuple[list[Prepared], CompletionAnswer]:
+    """The engine's requests for a completion body, and what encodes their answer. Raises: ApiError, InvalidRequest."""
     body = parsed.value
     server.check_model(body.model)
-    answer = _CompletionAnswer(server, body, _headers(parsed.warnings))
+    answer = CompletionAnswer(server, body, warning_header(parsed.warnings))
     answer.has_metrics |= body.include_metrics
     params = body.sampling()
     prepared = await server.llm.prepare(
@@ -71,14 +89,14 @@ async def completions(request: Request) -> Response:
         options=body.options(default_max_tokens=_DEFAULT_COMPLETION_TOKENS),
         request_id=answer.id,
     )
-    return await _respond(request, server, prepared, answer, is_stream=body.stream)
+    return prepared, answer
 
 
 async def _respond(
     request: Request,
     server: ServerState,
     prepared: Sequence[Prepared],
-    answer: _ChatAnswer | _CompletionAnswer,
+    answer: ChatAnswer | CompletionAnswer,
     *,
     is_stream: bool,
 ) -> Response:
@@ -99,25 +117,25 @@ class _Answer:
     def __init__(
         self,
         server: ServerState,
+        body: SamplingFields,
         prefix: str,
         kinds: tuple[str, str],
         headers: Mapping[str, str],
-        *,
-        is_stream: bool,
-        has_usage: bool,
     ) -> None:
         self.id = f"{prefix}-{uuid.uuid4().hex}"
         self.headers = {**headers, "x-request-id": self.id}
         self.has_metrics = server.observability.enable_per_request_metrics
-        self._has_usage = has_usage
+        self._has_usage = body.includes_usage
+        self._counts_in_every_chunk = body.counts_in_every_chunk
+        self._num_tokens: dict[int, int] = {}
         self._head: dict[str, Any] = {
             "id": self.id,
-            "object": kinds[1] if is_stream else kinds[0],
+            "object": kinds[1] if body.stream else kinds[0],
             "created": int(time.time()),
             "model": server.model_name,
             "system_fingerprint": server.fingerprint,
         }
-        self._encoder = ChunkEncoder(self._head, has_usage=has_usage)
+        self._encoder = ChunkEncoder(self._head, has_usage=self._has_usage)
 
     def end(self, states: Sequence[RequestState]) -> bytes:
         """What follows the last choice of a stream."""
@@ -129,22 +147,28 @@ class _Answer:
         """What else was asked for."""
         return _explained(states) | (metrics_of(states) if self.has_metrics else {})
 
-    def _finish_chunk(self, index: int, content: bytes, end: Finished) -> bytes:
+    def _finish_chunk(
+        self, index: int, content: bytes, end: Finished, usage: bytes | None
+    ) -> bytes:
         finish = b'"%b","stop_reason":%b' % (end.reason.value.encode(), _encode(end.stop_reason))
-        return self._encoder.choice(index, content, finish=finish)
+        return self._encoder.choice(index, content, finish=finish, usage=usage)
+
+    def _usage_now(self, state: RequestState, index: int, event: Event) -> bytes | None:
+        """The tokens of one choice up to this event; None unless the client wants them in every chunk."""
+        if not self._counts_in_every_chunk:
+            return None
+        num_new = len(event.token_ids) if isinstance(event, TextDelta) else 0
+        num_tokens = self._num_tokens[index] = self._num_tokens.get(index, 0) + num_new
+        num_prompt = len(state.prompt_token_ids)
+        return _encode(usage_object(num_prompt, num_tokens, state.num_cached_tokens))
 
 
-class _ChatAnswer(_Answer):
+class ChatAnswer(_Answer):
     """Encodes the answer to one chat request."""
 
     def __init__(self, server: ServerState, body: ChatRequest, headers: Mapping[str, str]) -> None:
         super().__init__(
-            server,
-            "chatcmpl",
-            ("chat.completion", "chat.completion.chunk"),
-            headers,
-            is_stream=body.stream,
-            has_usage=body.includes_usage,
+            server, body, "chatcmpl", ("chat.completion", "chat.completion.chunk"), headers
         )
         self._num_top = body.top_logprobs or 0
         self._has_logprobs = body.logprobs
@@ -164,19 +188,21 @@ class _ChatAnswer(_Answer):
 
     def encode(self, states: Sequence[RequestState], batch: Batch) -> Iterator[bytes]:
         """The chunks of a stream that these events make."""
-        for _, event in batch:
-            if event.index not in self._opened:
-                self._opened.add(event.index)
-                yield self._encoder.choice(
-                    event.index, b'"delta":{"role":"assistant","content":""}'
-                )
+        for position, event in batch:
+            index = event.index
+            if index not in self._opened:
+                self._opened.add(index)
+                content = b'"delta":{"role":"assistant","content":""}'
+                usage = self._usage_now(states[position], index, _NOTHING)
+                yield self._encoder.choice(index, content, usage=usage)
+            usage = self._usage_now(states[position], index, event)
             match event:
                 case Finished():
-                    yield self._finish_chunk(event.index, b'"delta":{}', event)
+                    yield self._finish_chunk(index, b'"delta":{}', event, usage)
                 case TextDelta() if event.text or self._has_logprobs:
                     content = b'"delta":{"content":%b}' % _encode(event.text)
-                    logprobs = self._logprobs(event.logprobs)
-                    yield self._encoder.choice(event.index, content, logprobs=_encode(logprobs))
+                    logprobs = _encode(self._logprobs(event.logprobs))
+                    yield self._encoder.choice(index, content, logprobs=logprobs, usage=usage)
                 case TextDelta():
                     pass  # half a character, or a control token: nothing to show yet
 
@@ -193,20 +219,13 @@ class _ChatAnswer(_Answer):
         return chat_logprobs(positions, self._num_top) if self._has_logprobs else None
 
 
-class _CompletionAnswer(_Answer):
+class CompletionAnswer(_Answer):
     """Encodes the answer to one completion request. Choices are numbered prompt by prompt: i * n + j."""
 
     def __init__(
         self, server: ServerState, body: CompletionRequest, headers: Mapping[str, str]
     ) -> None:
-        super().__init__(
-            server,
-            "cmpl",
-            ("text_completion", "text_completion"),
-            headers,
-            is_stream=body.stream,
-            has_usage=body.includes_usage,
-        )
+        super().__init__(server, body, "cmpl", ("text_completion", "text_completion"), headers)
         self._body = body
         self._logprobs_by_index: dict[int, CompletionLogprobs | None] = {}
 
@@ -233,14 +252,17 @@ class _CompletionAnswer(_Answer):
                 self._logprobs_by_index[index] = self._new_logprobs()
                 if self._body.echo:
                     yield self._echo_chunk(index, states[position])
+            usage = self._usage_now(states[position], index, event)
             match event:
                 case Finished():
-                    yield self._finish_chunk(index, b'"text":""', event)
+                    yield self._finish_chunk(index, b'"text":""', event, usage)
                 case TextDelta() if event.text or event.logprobs:
                     builder = self._logprobs_by_index[index]
                     logprobs = None if builder is None else builder.answer(event.logprobs)
                     content = b'"text":%b' % _encode(event.text)
-                    yield self._encoder.choice(index, content, logprobs=_encode(logprobs))
+                    yield self._encoder.choice(
+                        index, content, logprobs=_encode(logprobs), usage=usage
+                    )
                 case TextDelta():
                     pass
 
@@ -274,7 +296,8 @@ class _CompletionAnswer(_Answer):
         builder = self._logprobs_by_index[index]
         logprobs = None if builder is None else builder.prompt(state)
         content = b'"text":%b' % _encode(state.prompt_text)
-        return self._encoder.choice(index, content, logprobs=_encode(logprobs))
+        usage = self._usage_now(state, index, _NOTHING)
+        return self._encoder.choice(index, content, logprobs=_encode(logprobs), usage=usage)
 
 
 def _explained(states: Sequence[RequestState]) -> dict[str, Any]:
@@ -282,8 +305,3 @@ def _explained(states: Sequence[RequestState]) -> dict[str, Any]:
     if not any(state.params.explain for state in states):
         return {}
     return {"octavo_explain": [state.trace.explanation().as_json() for state in states]}
-
-
-def _headers(warnings: Iterable[str]) -> dict[str, str]:
-    text = "; ".join(warnings)
-    return {"x-octavo-warning": text} if text else {}

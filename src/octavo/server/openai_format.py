@@ -18,13 +18,21 @@ _LOWEST: Final = -9999.0
 def usage_of(states: Iterable[RequestState]) -> dict[str, Any]:
     """Token counts of the requests together."""
     usages = [state.usage for state in states]
-    prompt = sum(usage.prompt_tokens for usage in usages)
-    completion = sum(usage.completion_tokens for usage in usages)
+    return usage_object(
+        sum(usage.prompt_tokens for usage in usages),
+        sum(usage.completion_tokens for usage in usages),
+        sum(usage.cached_tokens for usage in usages),
+    )
+
+
+def usage_object(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    """`usage` of an answer. This version has no model that thinks apart from its answer: no reasoning tokens."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in usages)},
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 

@@ -32,6 +32,10 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     """`stream_options` of a request."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: Any = (
+        None  # OpenAI's padding against traffic analysis: accepted, never done
+    )
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -76,6 +80,15 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     def includes_usage(self) -> bool:
         """Whether a stream ends with a usage chunk."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def counts_in_every_chunk(self) -> bool:
+        """Whether every chunk of a stream tells the tokens so far, as vLLM's continuous_usage_stats."""
+        return (
+            self.stream_options is not None
+            and self.stream_options.include_usage
+            and self.stream_options.continuous_usage_stats
+        )
 
     def options(self, default_max_tokens: int | None = None) -> RequestOptions:
         """What the request asks besides its sampling."""
@@ -292,6 +305,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    return_token_strs: bool = False
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):

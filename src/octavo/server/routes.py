@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -11,10 +12,11 @@ from fastapi import Request, Response
 
 from octavo import __version__
 from octavo.api.async_llm import MAX_INLINE_CHARACTERS
+from octavo.api.logprobs import token_text
 from octavo.api.processor import ChatOptions
 from octavo.api.trace import MAX_TRACES
 from octavo.errors import InvalidRequest
-from octavo.server.body import BodyReader
+from octavo.server.body import BodyReader, warning_header
 from octavo.server.errors import ApiError
 from octavo.server.metrics import CONTENT_TYPE
 from octavo.server.openai_models import ChatRequest, DetokenizeRequest, TokenizeRequest
@@ -26,14 +28,16 @@ _DETOKENIZE_READER: Final = BodyReader(DetokenizeRequest)
 
 async def list_models(request: Request) -> Response:
     """GET /v1/models."""
-    return _json({"object": "list", "data": [_server(request).model_card()]})
+    server = _server(request)
+    names = (server.model_name, *server.aliases)
+    return _json({"object": "list", "data": [server.model_card(name) for name in names]})
 
 
 async def get_model(request: Request, model_id: str) -> Response:
     """GET /v1/models/{id}."""
     server = _server(request)
     server.check_model(model_id)
-    return _json(server.model_card())
+    return _json(server.model_card(model_id))
 
 
 async def explain(request: Request, request_id: str) -> Response:
@@ -58,7 +62,8 @@ async def reset_prefix_cache(request: Request) -> Response:
 async def tokenize(request: Request) -> Response:
     """POST /tokenize: token ids of a text or of a conversation, as in vLLM."""
     server = _server(request)
-    body = (await _TOKENIZE_READER.read(request)).value
+    parsed = await _TOKENIZE_READER.read(request)
+    body = parsed.value
     server.check_model(body.model)
     processor = server.llm.processor
     if body.messages:
@@ -77,19 +82,24 @@ async def tokenize(request: Request) -> Response:
         )
     else:
         ids = processor.encode(body.prompt, add_special=body.add_special_tokens)
-    return _json({"count": len(ids), "max_model_len": server.llm.info.max_model_len, "tokens": ids})
+    answer = {"count": len(ids), "max_model_len": server.llm.info.max_model_len, "tokens": ids}
+    if body.return_token_strs:
+        token_bytes = server.llm.get_tokenizer().token_bytes
+        answer["token_strs"] = [token_text(token_bytes(token_id)) for token_id in ids]
+    return _json(answer, parsed.warnings)
 
 
 async def detokenize(request: Request) -> Response:
     """POST /detokenize: the text of token ids, control tokens included."""
     server = _server(request)
-    body = (await _DETOKENIZE_READER.read(request)).value
+    parsed = await _DETOKENIZE_READER.read(request)
+    body = parsed.value
     server.check_model(body.model)
     server.llm.processor.check_token_ids(body.tokens, "tokens")
     text = await asyncio.to_thread(
         server.llm.get_tokenizer().decode, body.tokens, skip_special_tokens=False
     )
-    return _json({"prompt": text})
+    return _json({"prompt": text}, parsed.warnings)
 
 
 async def health(request: Request) -> Response:
@@ -130,5 +140,6 @@ def _server(request: Request) -> ServerState:
     return server
 
 
-def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def _json(value: Any, warnings: Sequence[str] = ()) -> Response:
+    headers = warning_header(warnings)
+    return Response(msgspec.json.encode(value), headers=headers, media_type="application/json")

@@ -94,9 +94,18 @@ class ChunkEncoder:
         self._end = b'}],"usage":null}\n\n' if has_usage else b"}]}\n\n"
 
     def choice(
-        self, index: int, content: bytes, *, logprobs: bytes = b"null", finish: bytes = b"null"
+        self,
+        index: int,
+        content: bytes,
+        *,
+        logprobs: bytes = b"null",
+        finish: bytes = b"null",
+        usage: bytes | None = None,
     ) -> bytes:
-        """A chunk of one choice; `content` is its own key and value, `finish` the finish reason and what follows it."""
+        """A chunk of one choice; `content` is its own key and value, `finish` the finish reason and what follows it.
+
+        `usage` takes the place of the null one.
+        """
         return b"".join(
             (
                 self._start,
@@ -106,7 +115,7 @@ class ChunkEncoder:
                 logprobs,
                 b',"finish_reason":',
                 finish,
-                self._end,
+                self._end if usage is None else b'}],"usage":%b}\n\n' % usage,
             )
         )
 
