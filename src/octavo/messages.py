@@ -28,6 +28,8 @@ class AddRequest(msgspec.Struct, array_like=True, gc=False):
     cache_salt: str | None = None
     tenant: str = ""
     is_streamed: bool = False
+    num_candidates: int = 0
+    """Alternatives scored per token where a search needs more of them than `params.logprobs` may ask for; 0: not set."""
 
 
 class TokenScore(msgspec.Struct, array_like=True, gc=False):

@@ -60,7 +60,7 @@ async def completions(request: Request) -> Response:
     parsed = await _COMPLETION_READER.read(request)
     body = parsed.value
     server.check_model(body.model)
-    answer = _CompletionAnswer(server, body, _headers(parsed.warnings))
+    answer = _CompletionAnswer(server, body, _headers([*parsed.warnings, *body.warnings]))
     params = body.sampling()
     prepared = await server.llm.prepare(
         body.prompts(),
