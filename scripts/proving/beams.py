@@ -32,7 +32,9 @@ def beam_search(paths: Paths) -> Iterator[Row]:
     options = {"max_model_len": _MODEL_LEN, "num_threads": 2}
     with LLM(paths["smollm2"], **options) as llm:  # type: ignore[arg-type]
         found = _search(llm, prompt, params)
-        yield _equal("smollm2: beams = the search by hand, request by request", found, _by_hand(llm, prompt))
+        yield _equal(
+            "smollm2: beams = the search by hand, request by request", found, _by_hand(llm, prompt)
+        )
     with LLM(paths["smollm2"], enable_prefix_caching=False, **options) as llm:  # type: ignore[arg-type]
         uncached = _search(llm, prompt, params)
         yield _equal("smollm2: beams without a cache, ids and bits", uncached, found)
