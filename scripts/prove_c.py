@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("PYTHONPATH", str(ROOT))
 
 from scripts.proving import (  # noqa: E402
+    beams,
     explained,
     limits,
     prefixes,
@@ -29,6 +30,7 @@ from scripts.proving import (  # noqa: E402
 SECTIONS: tuple[rows.Section, ...] = (
     prefixes.exactness,
     prefixes.shared_prompts,
+    beams.beam_search,
     stored_kv.kv_types,
     stored_kv.disk_restart,
     scheduling.fairness,

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
         StoreError,
         UnsupportedArchitecture,
     )
-    from octavo.params import SamplingParams
+    from octavo.params import BeamSearchParams, SamplingParams
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "BeamSearchParams",
     "CapacityError",
     "ContextLengthExceeded",
     "CorruptWeights",
@@ -47,6 +48,7 @@ __all__ = [
 _MODULE_BY_NAME = {
     "LLM": "octavo.api.llm",
     "AsyncLLM": "octavo.api.async_llm",
+    "BeamSearchParams": "octavo.params",
     "EngineConfig": "octavo.config",
     "SamplingParams": "octavo.params",
 }

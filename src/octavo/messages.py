@@ -35,6 +35,8 @@ class AddRequest(msgspec.Struct, array_like=True, gc=False, tag=True):
     tenant: str = ""
     is_streamed: bool = False
     max_wait_ms: int | None = None
+    num_candidates: int = 0
+    """Alternatives scored per token where a search needs more of them than `params.logprobs` may ask for; 0: not set."""
 
 
 class TokenScore(msgspec.Struct, array_like=True, gc=False):

@@ -114,6 +114,28 @@ class RequestOutput:
         return self.is_finished
 
 
+@dataclass(slots=True)
+class BeamSearchSequence:
+    """One sequence that a beam search found, as vLLM has it: `tokens` and `text` begin with the prompt.
+
+    `logprobs` has an entry per generated token, that of the end token too, which is in `tokens` only if asked for.
+    """
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs]
+    cum_logprob: float = 0.0
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """What a beam search found for one prompt, the best sequence first."""
+
+    sequences: list[BeamSearchSequence]
+
+
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     """New text of one choice. Concatenated deltas are the whole text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Final, Literal
 
 from octavo.errors import InvalidRequest
 
@@ -12,6 +12,8 @@ MAX_N: Final = 128
 MAX_LOGPROBS: Final = 20
 MAX_STOP_STRINGS: Final = 64
 MAX_LOGIT_BIAS: Final = 4096
+MAX_BEAM_WIDTH: Final = 64
+MAX_LENGTH_PENALTY: Final = 10.0
 
 
 def _help(text: str) -> dict[str, str]:
@@ -147,6 +149,80 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None:
                 _between(name, value, 0, MAX_LOGPROBS)
+
+
+EarlyStopping = bool | Literal["never"]
+"""When a search ends that has found as many ended sequences as it is wide (Hugging Face's three values).
+
+True: at once. False: when the best live beam, ended as it is, would be worse than all of them. "never": when it could not
+become better at any length up to the longest.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamSearchParams:
+    """How a beam search goes. Names and defaults follow vLLM; `early_stopping` is Hugging Face's.
+
+    A sequence's score is its log-probability / its tokens ** length_penalty, the end token counted.
+    Raises: InvalidRequest, naming the field, for a value out of range.
+    """
+
+    beam_width: int = field(metadata=_help("sequences kept at every step"))
+    max_tokens: int | None = field(
+        metadata=_help("most tokens to generate; None: as many as the context has room for")
+    )
+    ignore_eos: bool = field(default=False, metadata=_help("go on after the end-of-text token"))
+    temperature: float = field(default=0.0, metadata=_help("0: a search does not sample"))
+    length_penalty: float = field(
+        default=1.0, metadata=_help("above 0 favours long sequences, below 0 short ones")
+    )
+    early_stopping: EarlyStopping = field(
+        default=False, metadata=_help('True, False or "never": when enough have ended')
+    )
+    include_stop_str_in_output: bool = field(default=False, metadata=_help("keep the end token"))
+
+    def __post_init__(self) -> None:
+        for name, kinds in (
+            ("beam_width", (int,)),
+            ("max_tokens", (int,)),
+            ("temperature", (int, float)),
+            ("length_penalty", (int, float)),
+        ):
+            value = getattr(self, name)
+            if name == "max_tokens" and value is None:
+                continue
+            if not isinstance(value, kinds) or isinstance(value, bool) or not math.isfinite(value):
+                raise InvalidRequest(f"{name} must be a number, got {value!r}", param=name)
+        for name in ("ignore_eos", "include_stop_str_in_output"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidRequest(f"{name} must be true or false", param=name)
+        _between("beam_width", self.beam_width, 1, MAX_BEAM_WIDTH)
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise InvalidRequest(
+                f"max_tokens must be at least 1, got {self.max_tokens}", param="max_tokens"
+            )
+        if self.temperature != 0:
+            raise InvalidRequest(
+                f"temperature must be 0 in a beam search, got {self.temperature}",
+                param="temperature",
+            )
+        _between("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            raise InvalidRequest(
+                f'early_stopping must be true, false or "never", got {self.early_stopping!r}',
+                param="early_stopping",
+            )
+
+    def sampling(self, n: int, logprobs: int | None = None) -> SamplingParams:
+        """The same as a request for the `n` best sequences."""
+        return SamplingParams(
+            n=n,
+            temperature=0.0,
+            max_tokens=self.max_tokens,
+            ignore_eos=self.ignore_eos,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            logprobs=logprobs,
+        )
 
 
 def _between(name: str, value: float, low: float, high: float) -> None:

@@ -12,7 +12,7 @@ import octavo
 
 def test_the_public_names_are_these() -> None:
     assert set(octavo.__all__) == {
-        "LLM", "AsyncLLM", "SamplingParams", "EngineConfig", "__version__", "OctavoError", "InvalidRequest",
+        "LLM", "AsyncLLM", "BeamSearchParams", "SamplingParams", "EngineConfig", "__version__", "OctavoError", "InvalidRequest",
         "ContextLengthExceeded", "ModelError", "ModelNotFound", "UnsupportedArchitecture", "CorruptWeights",
         "StoreError", "CapacityError", "EngineDead",
     }  # fmt: skip

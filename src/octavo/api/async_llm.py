@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, Unpack, cast
 
+from octavo.api.beam_search import search_output, search_sampling
 from octavo.api.collect import OutputCollector
 from octavo.api.options import LLMOptions, engine_config
 from octavo.api.outputs_processor import Event
@@ -32,8 +33,8 @@ from octavo.engine.client import EngineClient, ThreadedClient
 from octavo.engine.process_client import SupervisionStats
 from octavo.messages import EngineInfo, EngineStats, StepOutputs
 from octavo.observability.explain import Explanation
-from octavo.outputs import FinishReason, RequestOutput
-from octavo.params import SamplingParams
+from octavo.outputs import BeamSearchOutput, FinishReason, RequestOutput
+from octavo.params import BeamSearchParams, SamplingParams
 from octavo.tokenization.tokenizer import Tokenizer
 
 MAX_INLINE_CHARACTERS: Final = 8192
@@ -170,6 +171,20 @@ class AsyncLLM:
             async for batch in sent:
                 collector.add(event for _, event in batch)
                 yield collector.snapshot()
+
+    async def beam_search(
+        self, prompt: Prompt, params: BeamSearchParams, request_id: str | None = None
+    ) -> BeamSearchOutput:
+        """Find the `beam_width` best sequences of a prompt. Raises: InvalidRequest, EngineDead."""
+        options = RequestOptions(search=params)
+        prepared = await self.prepare(
+            [prompt], search_sampling(params), options=options, request_id=request_id
+        )
+        async with self.submit(prepared) as sent:
+            collector = OutputCollector(sent.states[0])
+            async for batch in sent:
+                collector.add(event for _, event in batch)
+            return search_output(collector.snapshot(), params, self._processor.tokenizer)
 
     async def abort(self, request_id: str) -> None:
         """End a request; who reads it gets finish reason "abort". Nothing happens if there is none of this id."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack, cast
 
+from octavo.api.beam_search import search_output, search_sampling
 from octavo.api.collect import OutputCollector
 from octavo.api.options import LLMOptions, engine_config
 from octavo.api.outputs_processor import Event
@@ -28,8 +29,8 @@ from octavo.config import EngineConfig
 from octavo.engine.client import EngineClient, InProcessClient
 from octavo.errors import EngineDead, InvalidRequest
 from octavo.messages import EngineInfo, EngineStats
-from octavo.outputs import RequestOutput
-from octavo.params import SamplingParams
+from octavo.outputs import BeamSearchOutput, RequestOutput
+from octavo.params import BeamSearchParams, SamplingParams
 from octavo.tokenization.tokenizer import Tokenizer
 
 _DEFAULT_PARAMS = SamplingParams(max_tokens=None)
@@ -157,6 +158,33 @@ class LLM:
                 messages, params[0], request_id, chat=chat or ChatOptions(), options=options
             )
         )
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Find the `beam_width` best sequences of each prompt; results are in the order of the prompts.
+
+        At most `concurrency_limit` prompts are searched at a time. Raises: InvalidRequest if a prompt cannot be served
+        (then none is started). A search that fails has finish reason "error" for all of its sequences.
+        """
+        batch = _as_list(prompts)
+        prepared = self._processor.prepare_all(
+            batch,
+            [search_sampling(params)] * len(batch),
+            self._new_ids(len(batch)),
+            options=RequestOptions(search=params),
+        )
+        limit = concurrency_limit or max(1, len(batch))
+        found: list[BeamSearchOutput] = []
+        for first in range(0, len(batch), limit):
+            outputs = self._finish(prepared[first : first + limit], use_tqdm)
+            found += [search_output(one, params, self._processor.tokenizer) for one in outputs]
+        return found
 
     # ---- facts ----
 

@@ -10,7 +10,7 @@ from typing import Final, TypedDict, cast
 from octavo.api.chat import render_chat
 from octavo.errors import ContextLengthExceeded, InvalidRequest
 from octavo.messages import AddRequest, EngineInfo
-from octavo.params import SamplingParams
+from octavo.params import MAX_BEAM_WIDTH, BeamSearchParams, SamplingParams
 from octavo.tokenization.chat_template import ChatTemplate
 from octavo.tokenization.tokenizer import Tokenizer
 
@@ -49,6 +49,7 @@ class RequestOptions:
 
     `default_max_tokens` holds where max_tokens is None, as far as it fits. `is_streamed`: read while it is made.
     A request that was not begun after `max_wait_ms` ends with an error.
+    With `search` the choices are the best sequences of a beam search, which has the limits of the sampling.
     """
 
     default_max_tokens: int | None = None
@@ -57,6 +58,7 @@ class RequestOptions:
     tenant: str = ""
     is_streamed: bool = False
     max_wait_ms: int | None = None
+    search: BeamSearchParams | None = None
 
 
 DEFAULT_OPTIONS: Final = RequestOptions()
@@ -64,10 +66,14 @@ DEFAULT_OPTIONS: Final = RequestOptions()
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request ready for the engine, with the text it came from, if it came as text."""
+    """A request ready for the engine, with the text it came from, if it came as text.
+
+    With `search` it is not one request to the engine but many: those of the steps of a beam search.
+    """
 
     request: AddRequest
     prompt: str | None
+    search: BeamSearchParams | None = None
 
 
 class Processor:
@@ -105,7 +111,8 @@ class Processor:
             self.check_token_ids(ids)
         if not ids:
             raise InvalidRequest("the prompt is empty: it has no tokens", param="prompt")
-        return Prepared(self._request(ids, params, request_id, options, "prompt"), text)
+        request = self._request(ids, params, request_id, options, "prompt")
+        return Prepared(request, text, options.search)
 
     def prepare_all(
         self,
@@ -140,7 +147,8 @@ class Processor:
     ) -> Prepared:
         """Render and tokenise one conversation. Raises: InvalidRequest, ContextLengthExceeded."""
         ids = self.render(messages, chat)
-        return Prepared(self._request(ids, params, request_id, options, "messages"), None)
+        request = self._request(ids, params, request_id, options, "messages")
+        return Prepared(request, None, options.search)
 
     def render(self, messages: Sequence[Message], chat: ChatOptions = DEFAULT_CHAT) -> list[int]:
         """Token ids of a conversation. Raises: InvalidRequest, also where the model has no chat template."""
@@ -191,6 +199,8 @@ class Processor:
                 f"min_tokens {params.min_tokens} is more than the {max_tokens} tokens that can be generated",
                 param="min_tokens",
             )
+        if options.search is not None:
+            self._check_search(options.search, params)
         seed = self._seeds.getrandbits(64) if params.seed is None else params.seed % 2**64
         return AddRequest(
             request_id=request_id,
@@ -203,6 +213,20 @@ class Processor:
             is_streamed=options.is_streamed,
             max_wait_ms=options.max_wait_ms,
         )
+
+    def _check_search(self, search: BeamSearchParams, params: SamplingParams) -> None:
+        num_ends = 0 if params.ignore_eos else len(self.tokenizer.eos_token_ids)
+        most = min(MAX_BEAM_WIDTH, self.info.vocab_size - num_ends)
+        if search.beam_width > most:
+            raise InvalidRequest(
+                f"beam_width must be at most {most} with this model, got {search.beam_width}",
+                param="beam_width",
+            )
+        if params.n > search.beam_width:
+            raise InvalidRequest(
+                f"n must be at most the width {search.beam_width} of the beam search, got {params.n}",
+                param="n",
+            )
 
     def _max_tokens(
         self, num_prompt: int, max_tokens: int | None, options: RequestOptions, param: str

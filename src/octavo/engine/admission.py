@@ -29,6 +29,8 @@ def check_request(message: AddRequest, info: EngineInfo) -> None:
         )
     for known in message.output_token_ids:
         _check_ids(known, "output_token_ids", info.vocab_size)
+    if message.num_candidates < 0:
+        raise InvalidRequest("num_candidates must not be negative", param="num_candidates")
     _check_ids(message.eos_token_ids, "eos_token_ids", info.vocab_size)
     _check_ids(params.stop_token_ids, "stop_token_ids", info.vocab_size)
     _check_ids(params.logit_bias, "logit_bias", info.vocab_size)

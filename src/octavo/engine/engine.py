@@ -131,7 +131,8 @@ class Engine:
             for index in range(message.params.n)
         )
         self._num_added += 1
-        self._stats.num_prompt_tokens += len(prompt)
+        if not group[0].is_resumed:  # else it was counted when it first came
+            self._stats.num_prompt_tokens += len(prompt)
         self._times.add(group, len(self._groups), self._scheduler)
         self._groups[message.request_id] = group
         for request in group:
@@ -375,8 +376,8 @@ class Engine:
                 output.prompt_scores = _scores(sampled, at, at + num_scored, num_top)
                 at += num_scored
             if is_drawing:
-                if request.params.logprobs is not None:
-                    output.scores = _scores(sampled, at, at + 1, request.params.logprobs)
+                if request.num_logprobs is not None:
+                    output.scores = _scores(sampled, at, at + 1, request.num_logprobs)
                 self._take_token(request, token_ids[at], output)
                 at += 1
             if not request.is_finished and not self._end_if_due(request, output):
@@ -415,7 +416,8 @@ class Engine:
         output.finish_reason = reason.value
         output.timeline = self._times.finish(request)
         self._outbox.append(output)
-        self._stats.num_cached_tokens += request.num_cached_tokens
+        if not request.is_resumed:
+            self._stats.num_cached_tokens += request.num_cached_tokens
         if all(r.is_finished for r in request.siblings):
             del self._groups[request.request_id]
             for sibling in request.siblings:

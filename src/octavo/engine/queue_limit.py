@@ -30,7 +30,9 @@ class WaitingRoom:
         return self._num_tokens
 
     def admit(self, message: AddRequest, now_s: float) -> None:
-        """Let a request in. One of any length may wait alone. Raises: QueueFull."""
+        """Let a request in. One of any length may wait alone, one that goes on was let in before. Raises: QueueFull."""
+        if any(message.output_token_ids):
+            return
         num_tokens = len(message.prompt_token_ids)
         most_requests, most_tokens = self._limits.max_requests, self._limits.max_tokens
         if most_requests is not None and len(self._waiting) >= most_requests:

@@ -49,12 +49,14 @@ class Request:
         "finish_reason",
         "has_asked_disk",
         "index",
+        "is_resumed",
         "is_streamed",
         "max_output_tokens",
         "max_wait_s",
         "miss",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_logprobs",
         "num_preemptions",
         "num_scored_tokens",
         "output_token_ids",
@@ -102,11 +104,15 @@ class Request:
         self.table: BlockTable | None = None
         self.timeline = Timeline()
         self.siblings: tuple[Request, ...] = (self,)
-        self.sampling = ChoiceSampling(message.params, index, prompt, sorted(self.end_token_ids))
+        self.num_logprobs = message.num_candidates or message.params.logprobs
+        self.sampling = ChoiceSampling(
+            message.params, index, prompt, sorted(self.end_token_ids), message.num_candidates
+        )
         # Choice 0 reports the prompt's scores; a replayed request has reported them before its first token.
         is_scoring = message.params.prompt_logprobs is not None and index == 0
         known = message.output_token_ids[index] if index < len(message.output_token_ids) else []
         self.num_scored_tokens = 0 if is_scoring and not known else len(prompt) - 1
+        self.is_resumed = any(message.output_token_ids)
         for token_id in known:
             self.append(token_id)
 

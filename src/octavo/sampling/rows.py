@@ -70,8 +70,9 @@ class ChoiceSampling:
         choice: int,
         prompt_token_ids: Int32s,
         end_token_ids: Sequence[int],
+        num_candidates: int = 0,
     ) -> None:
-        """`end_token_ids` end the choice and are banned below min_tokens."""
+        """`end_token_ids` end the choice and are banned below min_tokens. `num_candidates`: as in AddRequest."""
         self.floats = (
             params.temperature,
             params.top_p,
@@ -81,8 +82,8 @@ class ChoiceSampling:
             params.presence_penalty,
             params.frequency_penalty,
         )
-        num_logprobs = -1 if params.logprobs is None else params.logprobs
-        self.ints = (params.top_k, choice, num_logprobs)
+        num_logprobs = num_candidates or params.logprobs
+        self.ints = (params.top_k, choice, -1 if num_logprobs is None else num_logprobs)
         self.seed = (params.seed or 0) & _SEED_MASK
         self.num_prompt_logprobs = -1 if params.prompt_logprobs is None else params.prompt_logprobs
         self.num_made = 0

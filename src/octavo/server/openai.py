@@ -80,7 +80,7 @@ async def prepare_completion(
     """The engine's requests for a completion body, and what encodes their answer. Raises: ApiError, InvalidRequest."""
     body = parsed.value
     server.check_model(body.model)
-    answer = CompletionAnswer(server, body, warning_header(parsed.warnings))
+    answer = CompletionAnswer(server, body, warning_header([*parsed.warnings, *body.warnings]))
     answer.has_metrics |= body.include_metrics
     params = body.sampling()
     prepared = await server.llm.prepare(

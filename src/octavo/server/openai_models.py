@@ -10,6 +10,7 @@ import msgspec
 from octavo.api.processor import ChatOptions, Message, Prompt, RequestOptions
 from octavo.errors import InvalidRequest
 from octavo.params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS, SamplingParams
+from octavo.server.beam_search import as_search, search_params, search_warnings
 
 MAX_PROMPTS: Final = 1024
 MAX_CHOICES: Final = 2048
@@ -61,6 +62,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     prompt_logprobs: int | None = None
+    best_of: int | None = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
     stream: bool = False
     stream_options: StreamOptions | None = None
     priority: int = 0
@@ -98,6 +103,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             cache_salt=self.cache_salt,
             is_streamed=self.stream,
             max_wait_ms=self.max_wait_ms,
+            search=search_params(self),
         )
 
     def _check(self) -> None:
@@ -106,6 +112,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         if self.stream and self.prompt_logprobs is not None:
             raise InvalidRequest(
                 "prompt_logprobs is not available in a stream", param="prompt_logprobs"
+            )
+        if self.stream and self.use_beam_search:
+            raise InvalidRequest(
+                "a beam search cannot be streamed: what it will answer is known at its end only",
+                param="stream",
             )
         _at_most(self.n, MAX_N, "n")
         _between("max_wait_ms", self.max_wait_ms, 1, MAX_WAIT_MS)
@@ -118,7 +129,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             raise InvalidRequest(
                 f"at most {MAX_STOP_STRINGS} stop strings, got {len(stop)}", param="stop"
             )
-        return SamplingParams(
+        params = SamplingParams(
             n=n,
             temperature=self.temperature,
             top_k=self.top_k,
@@ -141,16 +152,21 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             prompt_logprobs=prompt_logprobs,
             explain=self.explain,
         )
+        return as_search(self, params) if self.use_beam_search else params
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
     """Body of /v1/completions."""
 
     prompt: str | list[Any]
-    best_of: int | None = None
     echo: bool = False
     logprobs: int | None = None
     suffix: str | None = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the client should know, as texts for a header."""
+        return search_warnings(self)
 
     def prompts(self) -> list[Prompt]:
         """The prompts: one text, one list of ids, a list of texts or a list of lists of ids."""
@@ -224,7 +240,9 @@ class ChatRequest(SamplingFields, kw_only=True):
     @property
     def warnings(self) -> list[str]:
         """What the client should know, as texts for a header."""
-        warnings = []
+        warnings = search_warnings(self)
+        if self.best_of is not None and not self.use_beam_search:
+            warnings.append("best_of has no effect without use_beam_search")
         if self.max_completion_tokens is not None and self.max_tokens is not None:
             warnings.append("max_completion_tokens wins over max_tokens")
         if _RESERVED_TEMPLATE_VARIABLES & self.chat_template_kwargs.keys():
