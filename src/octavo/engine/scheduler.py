@@ -6,20 +6,18 @@ preemption, replay and a fork are all "the first is behind the second".
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
-from octavo.cache.manager import NO_MATCH, CacheManager, Opened, PrefixMatch, blocks_for
+from octavo.cache.manager import CacheManager, PrefixMatch, blocks_for
 from octavo.cache.radix_tree import MissReason
 from octavo.engine.fairness import TenantCounters, WaitingOrder
 from octavo.engine.prefill import ComingBlocks, PrefillBudget, PrefillLimit
 from octavo.engine.request import Request, RequestStatus
+from octavo.engine.seats import Seats, cheapest
 from octavo.engine.timeline import HeldBy
-from octavo.kv_layout import BLOCK_SIZE
 
 _TOKENS_A_STEP: Final = 2
 """What a decode step counts: it costs more than a token of a prompt (the paper's weight)."""
@@ -72,9 +70,7 @@ class Loads(Protocol):
 class Scheduler:
     """Owns the queues and the order of requests.
 
-    `running` and `waiting` are both sorted by rank: priority, then age. Who computes takes blocks only from those behind,
-    so the first running request always advances, and everybody finishes in the end. Who starts, and whose prompt is
-    computed first, is fairness.py's to say.
+    Who starts, and whose prompt is computed first, is fairness.py's to say; how it gets its blocks, seats.py's.
     """
 
     def __init__(
@@ -89,32 +85,45 @@ class Scheduler:
         self._limits = limits
         self._cache = cache
         self._prefill_limit = prefill_limit
-        self.running: list[Request] = []
-        self.waiting: list[Request] = []
-        self._copies: list[tuple[int, int]] = []
         self._counters = TenantCounters()
+        self._seats = Seats(cache, self._counters, limits.max_num_seqs)
         self._arrived: list[Request] = []  # since the last call
-        self.num_preemptions = 0
-        self.num_misses: Counter[MissReason] = Counter()
-        """Requests by the reason why not all of their prompt was cached."""
+
+    @property
+    def running(self) -> list[Request]:
+        """Requests that run, by rank."""
+        return self._seats.running
+
+    @property
+    def waiting(self) -> list[Request]:
+        """Requests that wait, by rank."""
+        return self._seats.waiting
 
     @property
     def has_work(self) -> bool:
         """Whether a request is waiting or running."""
         return bool(self.running or self.waiting)
 
+    @property
+    def num_preemptions(self) -> int:
+        """Requests set back to make room, so far."""
+        return self._seats.num_preemptions
+
+    @property
+    def num_misses(self) -> Counter[MissReason]:
+        """Requests by the reason why not all of their prompt was cached."""
+        return self._seats.num_misses
+
     def add(self, requests: Iterable[Request]) -> None:
         """Put new requests into the waiting queue."""
         for request in requests:
-            insort(self.waiting, request, key=_rank)
+            self._seats.add(request)
             self._arrived.append(request)
             self._counters.enter(request.tenant)
 
     def finish(self, request: Request) -> None:
         """Take a request out, wherever it stands, and free its blocks."""
-        _remove(self.running if request.status is RequestStatus.RUNNING else self.waiting, request)
-        request.move_to(RequestStatus.FINISHED)
-        self._release(request)
+        self._seats.remove(request)
         self._counters.leave(request.tenant)
 
     def note_arrivals(self, now_s: float) -> None:
@@ -135,7 +144,7 @@ class Scheduler:
         """
         chosen: dict[Request, int] = {}
         self.note_arrivals(now_s)
-        order = WaitingOrder(self.waiting, self._counters, self._match_length, now_s)
+        order = WaitingOrder(self.waiting, self._counters, self._seats.match_length, now_s)
         if self.waiting:
             self._give_up_for_others(order)
         budget = self._schedule_decode(chosen, self._limits.max_num_batched_tokens)
@@ -148,16 +157,16 @@ class Scheduler:
 
     def advance(self, schedule: Schedule, num_steps: int = 1) -> None:
         """Note that the steps were run: their tokens are computed, the copies done."""
-        self._copies.clear()
+        self._seats.copies.clear()
         for request, num_tokens in schedule.chunks:
             was_forkable = request.can_be_forked
             if num_tokens == request.num_remaining_tokens == 1:
                 self._counters.charge(request.tenant, _TOKENS_A_STEP * num_steps)
             request.num_computed_tokens += num_tokens + num_steps - 1
-            self._commit(request)
+            self._seats.commit(request)
             if not was_forkable and request.can_be_forked and len(request.siblings) > 1:
                 # At once: the source may finish with its first token, and its blocks would be gone.
-                self._fork_siblings(request)
+                self._seats.fork_siblings(request)
 
     def _schedule_decode(self, chosen: dict[Request, int], budget: int) -> int:
         """One token for each running request that lacks only one, oldest first; returns the budget left."""
@@ -166,7 +175,7 @@ class Scheduler:
                 break
             # A preemption in this loop may have taken a request further behind.
             is_next = request.status is RequestStatus.RUNNING and request.num_remaining_tokens == 1
-            if is_next and self._make_room(request, 1, chosen):
+            if is_next and self._seats.make_room(request, 1, chosen):
                 chosen[request] = 1
                 budget -= 1
         return budget
@@ -185,7 +194,7 @@ class Scheduler:
         while prefill.num_left > 0:
             while behind and behind[-1].status is not RequestStatus.RUNNING:
                 behind.pop()  # preempted by one before it
-            is_open = is_open and len(self.running) < self._limits.max_num_seqs
+            is_open = is_open and not self._seats.is_full
             waiting = order.first() if is_open else None
             comes_first = not behind or (
                 waiting is not None and order.key(waiting) < order.key(behind[-1])
@@ -206,8 +215,8 @@ class Scheduler:
     ) -> None:
         """The next chunk of a running request."""
         # Take what fits without hurting others; if not even one token does, take from those behind.
-        num_tokens = min(prefill.grant(request), max(1, self._num_free_slots(request)))
-        if num_tokens and self._make_room(request, num_tokens, chosen):
+        num_tokens = min(prefill.grant(request), max(1, self._seats.num_free_slots(request)))
+        if num_tokens and self._seats.make_room(request, num_tokens, chosen):
             chosen[request] = num_tokens
             prefill.spend(num_tokens)
             coming.add(request)
@@ -223,23 +232,23 @@ class Scheduler:
         """Start a waiting request, or pass it over. False if there is no room for all of its known tokens."""
         source = request.fork_source
         if source is not None:
-            started = self._fork(request, source)
+            started = self._seats.fork(request, source)
         elif request.is_prompt_coming:
             order.drop(request)
             return True
         else:
-            match = self._match(request)
+            match = self._seats.match(request)
             if coming.has_next(request, match) or self._loads_first(request, match):
                 # Another request is computing it in this step, or it is loaded: look again at the next.
                 self._cache.release(match)
                 order.drop(request)
                 return True
-            started = self._start(request, match)
+            started = self._seats.start(request, match)
         if not started:
             return False
         order.drop(request)
         num_tokens = prefill.grant(request)
-        if num_tokens and self._make_room(request, num_tokens, chosen):
+        if num_tokens and self._seats.make_room(request, num_tokens, chosen):
             chosen[request] = num_tokens
             prefill.spend(num_tokens)
             coming.add(request)
@@ -249,7 +258,7 @@ class Scheduler:
         """Where all is taken and a tenant that runs nothing waits, preempt one of the tenant that was given most."""
         num_by_tenant = Counter(request.tenant for request in self.running)
         waiting = order.first_of_others(num_by_tenant)
-        if waiting is None or self._could_start(waiting):
+        if waiting is None or self._seats.could_start(waiting):
             return
 
         def excess(request: Request) -> float:
@@ -260,135 +269,17 @@ class Scheduler:
         victims = [r for r in self.running if r.priority >= waiting.priority and excess(r) > 0]
         if victims:
             tenant = max(victims, key=excess).tenant
-            self._preempt(_cheapest(r for r in victims if r.tenant == tenant))
-
-    def _could_start(self, request: Request) -> bool:
-        """Whether a slot and blocks for all of its known tokens are free."""
-        num_present = self._match_length(request) // BLOCK_SIZE
-        has_slot = len(self.running) < self._limits.max_num_seqs
-        return has_slot and self._has_room_for(request, num_present)
-
-    def _match_length(self, request: Request) -> int:
-        if request.is_scoring:
-            return 0
-        return self._cache.match_length(request.wanted_tokens, request.salt)
-
-    def _start(self, request: Request, match: PrefixMatch) -> bool:
-        """Move a waiting request to running, on its longest stored prefix. False if its tokens do not fit."""
-        if not self._has_room_for(request, match.num_full):
-            self._cache.release(match)
-            return False
-        opened = self._cache.start(match, request.salt, request.tokens)
-        if opened is None:
-            return False
-        request.num_computed_tokens = match.num_tokens
-        if request.num_preemptions == 0:
-            request.num_cached_tokens = match.num_tokens
-            self._note_miss(request, match)
-        self._open(request, opened)
-        return True
+            self._seats.preempt(cheapest(r for r in victims if r.tenant == tenant))
 
     def _loads_first(self, request: Request, match: PrefixMatch) -> bool:
         """Whether the request had better wait: its next block is on its way."""
-        if self._loads is None or not self._has_room_for(request, match.num_full):
+        if self._loads is None or not self._seats.has_room_for(request, match.num_full):
             return False
         return self._loads.holds_up(request, match)
 
-    def _note_miss(self, request: Request, match: PrefixMatch) -> None:
-        if not request.is_scoring:
-            request.miss = self._cache.miss_of(request.wanted_tokens, match, request.salt)
-            if request.miss is not None:
-                self.num_misses[request.miss.reason] += 1
-
-    def _match(self, request: Request) -> PrefixMatch:
-        """The longest stored prefix of all its known tokens; none where the logits of the prompt are wanted."""
-        if request.is_scoring:
-            return NO_MATCH
-        return self._cache.match(request.wanted_tokens, request.salt)
-
-    def _fork(self, request: Request, source: Request) -> bool:
-        """Move a waiting request to running, on the prompt blocks of a sibling. False if blocks are short.
-
-        All of the prompt but its last token is taken over; that one is computed again, into the fork's own block,
-        since its logits are needed (the same bits, as every row's result is independent of its batch).
-        """
-        num_shared = request.num_prompt_tokens - 1
-        if not self._has_room_for(request, num_shared // BLOCK_SIZE) or source.table is None:
-            return False
-        fork = self._cache.fork(source.table, num_shared, request.tokens)
-        if fork is None:
-            return False
-        request.num_computed_tokens = num_shared
-        self._open(request, fork)
-        return True
-
-    def _fork_siblings(self, source: Request) -> None:
-        for request in source.siblings:
-            if len(self.running) >= self._limits.max_num_seqs:
-                return
-            if request.can_fork and not self._fork(request, source):
-                return
-
-    def _open(self, request: Request, opened: Opened) -> None:
-        """Move a waiting request to running, with its table. Its tenant is given the prompt now, whenever it is computed."""
-        request.table = opened.table
-        if request.num_preemptions == 0:
-            self._counters.charge(request.tenant, request.num_remaining_tokens)
-        self._copies.extend(opened.copies)
-        _remove(self.waiting, request)
-        request.move_to(RequestStatus.RUNNING)
-        insort(self.running, request, key=_rank)
-
-    def _has_room_for(self, request: Request, num_present_blocks: int) -> bool:
-        """Whether blocks are free for all known tokens, but those present.
-
-        Stricter than one chunk needs: a prompt that gets stuck half-way holds blocks for nothing.
-        """
-        missing = blocks_for(request.num_wanted_tokens) - num_present_blocks
-        return missing <= self._cache.num_free
-
-    def _commit(self, request: Request) -> None:
-        """Share what is computed, as far as the tokens are known: those of a run of decode steps come after it."""
-        if request.table is not None:
-            known = min(request.num_computed_tokens, request.num_tokens)
-            self._cache.commit(request.table, known)
-
-    def _num_free_slots(self, request: Request) -> int:
-        """Tokens the request can add without taking blocks from another."""
-        num_own = request.table.num_blocks if request.table is not None else 0
-        return (num_own + self._cache.num_free) * BLOCK_SIZE - request.num_computed_tokens
-
-    def _make_room(self, request: Request, num_tokens: int, chosen: dict[Request, int]) -> bool:
-        """Allocate slots for the next tokens, preempting those behind while short. False if it is itself the last."""
-        assert request.table is not None
-        while not self._cache.allocate(request.table, request.num_computed_tokens + num_tokens):
-            behind = self.running[bisect_left(self.running, request.rank, key=_rank) + 1 :]
-            if not behind:
-                return False
-            victim = _cheapest(behind)
-            chosen.pop(victim, None)
-            self._preempt(victim)
-        return True
-
-    def _preempt(self, request: Request) -> None:
-        """Free a running request's blocks and queue it again; its rank puts it before all that never ran."""
-        _remove(self.running, request)
-        request.move_to(RequestStatus.PREEMPTED)
-        self._release(request)
-        request.num_computed_tokens = 0
-        request.num_preemptions += 1
-        self.num_preemptions += 1
-        insort(self.waiting, request, key=_rank)
-
-    def _release(self, request: Request) -> None:
-        if request.table is not None:
-            self._commit(request)
-            self._cache.free(request.table)
-            request.table = None
-
     def _grant_steps(self, schedule: Schedule, max_steps: int) -> int:
         """Steps that may run in one call: while nobody waits who could start, and nobody ends or runs out of slots."""
-        could_start = self.waiting and len(self.running) < self._limits.max_num_seqs
+        could_start = self.waiting and not self._seats.is_full
         if could_start or schedule.copies or len(schedule.chunks) != len(self.running):
             return 1
         for request in self.running:
@@ -408,7 +299,7 @@ class Scheduler:
         return max_steps
 
     def _schedule_of(self, chosen: dict[Request, int]) -> Schedule:
-        schedule = Schedule([Chunk(*item) for item in chosen.items()], list(self._copies))
+        schedule = Schedule([Chunk(*item) for item in chosen.items()], list(self._seats.copies))
         prefill = [chunk for chunk in schedule.chunks if chunk.num_tokens > 1]
         if prefill:
             schedule.num_prefill_tokens = sum(n for _, n in prefill)
@@ -422,39 +313,11 @@ class Scheduler:
             return None
         if self._loads is not None and self._loads.is_busy and self.waiting[0].has_asked_disk:
             return None
-        if len(self.running) >= self._limits.max_num_seqs:
+        if self._seats.is_full:
             return HeldBy.SLOTS
         has_blocks = blocks_for(self.waiting[0].num_wanted_tokens) <= self._cache.num_free
         return HeldBy.TOKENS if has_blocks and schedule.num_prefill_tokens else HeldBy.BLOCKS
 
     def check_invariants(self) -> None:
         """Check queues, states and blocks against each other. Raises: AssertionError."""
-        for queue in (self.running, self.waiting):
-            ranks = [r.rank for r in queue]
-            assert all(a < b for a, b in pairwise(ranks)), "a queue is out of order"
-        assert len(self.running) <= self._limits.max_num_seqs, "too many requests run"
-        for r in self.running:
-            assert r.status is RequestStatus.RUNNING, f"{r.request_id} runs as {r.status}"
-            assert 0 <= r.num_computed_tokens < r.num_tokens, f"{r.request_id}: nothing to compute"
-            assert r.table is not None, f"{r.request_id} runs without blocks"
-            assert r.table.num_blocks >= blocks_for(r.num_computed_tokens), "tokens without a slot"
-        for r in self.waiting:
-            assert r.is_queued, f"{r.request_id} waits as {r.status}"
-            assert r.table is None, f"{r.request_id} waits with blocks"
-            assert r.num_computed_tokens == 0, f"{r.request_id} waits with computed tokens"
-        self._cache.check_invariants()
-
-
-def _cheapest(requests: Iterable[Request]) -> Request:
-    """Whom it costs least to preempt: the least urgent, of these the one with least to compute again, then the newest."""
-    return max(requests, key=lambda r: (r.priority, -r.num_computed_tokens, r.rank))
-
-
-def _rank(request: Request) -> tuple[int, int, int]:
-    return request.rank
-
-
-def _remove(queue: list[Request], request: Request) -> None:
-    at = bisect_left(queue, request.rank, key=_rank)
-    assert queue[at] is request, f"{request.request_id} is not in its queue"
-    del queue[at]
+        self._seats.check_invariants()
