@@ -21,6 +21,7 @@ from scripts.proving import (  # noqa: E402
     beams,
     explained,
     limits,
+    predictions,
     prefixes,
     rows,
     scheduling,
@@ -36,6 +37,7 @@ SECTIONS: tuple[rows.Section, ...] = (
     scheduling.fairness,
     scheduling.waste,
     scheduling.churn,
+    predictions.predictions,
     explained.explain_rows,
     limits.memory_limits,
 )

@@ -49,15 +49,15 @@ class WaitingRoom:
         self._waiting[message.request_id] = (num_tokens, now_s)
         self._num_tokens += num_tokens
 
-    def leave(self, request_id: str, now_s: float) -> float | None:
-        """Note that a request got its first token, or ended; how long it waited, None the second time."""
+    def leave(self, request_id: str, now_s: float) -> tuple[int, float] | None:
+        """Note that a request got its first token, or ended; its tokens and how long it waited, None the second time."""
         found = self._waiting.pop(request_id, None)
         if found is None:
             return None
         num_tokens, since_s = found
         self._num_tokens -= num_tokens
         self._mean_wait_s += _WEIGHT * (now_s - since_s - self._mean_wait_s)
-        return now_s - since_s
+        return num_tokens, now_s - since_s
 
     def _refuse(self, why: str, reason: str = "max_num_queued_reqs") -> None:
         retry_s = min(max(1, math.ceil(self._mean_wait_s)), _MAX_RETRY_S)

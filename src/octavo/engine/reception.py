@@ -57,12 +57,13 @@ class Reception:
             return self._forecast.predict_s(num_tokens, time.monotonic())
 
     def _note_output(self, output: ChoiceOutput, now_s: float) -> None:
-        waited_s = self._waiting_room.leave(output.request_id, now_s)
+        found = self._waiting_room.leave(output.request_id, now_s)
         predicted_s = self._predicted_s.pop(output.request_id, None)
-        # Of a prompt that was cached in part nothing can be learned, nor of one that ended without a token.
-        is_cold = output.token_ids and output.num_cached_tokens == 0
-        if waited_s is not None and predicted_s is not None and is_cold:
-            self._forecast.note_outcome(predicted_s, waited_s)
+        if found is not None and output.token_ids:  # not one that ended without a token
+            num_tokens, waited_s = found
+            self._forecast.note_start(num_tokens, output.num_cached_tokens)
+            if predicted_s is not None:
+                self._forecast.note_outcome(predicted_s, waited_s)
         if output.finish_reason is not None:
             self._close_choice(output.request_id)
 

@@ -52,7 +52,8 @@ class FirstTokenForecast:
     """Predicts from what is told of each step, and corrects itself by how its predictions came out. Not thread-safe.
 
     Of prompts that wait, those that were there at the last step's end are taken to be in the step at hand, as far as
-    they fit; who comes later is behind them. All times are of one monotonic clock.
+    they fit; who comes later is behind them. What is cached of a prompt is not known: the share that was of the last
+    ones is assumed. All times are of one monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,7 @@ class FirstTokenForecast:
         self._num_there = 0
         self._num_since = 0
         self._ratios: deque[float] = deque(maxlen=_NUM_LEARNED)
+        self._started: deque[tuple[int, int]] = deque(maxlen=_NUM_LEARNED)
 
     def note_step(
         self,
@@ -94,8 +96,12 @@ class FirstTokenForecast:
         if predicted_s > 0:
             self._ratios.append(min(max(seconds / predicted_s, 0.2), 5.0))
 
+    def note_start(self, num_tokens: int, num_cached: int) -> None:
+        """A prompt of this length was found to have so many cached tokens."""
+        self._started.append((num_tokens, num_cached))
+
     def predict_s(self, num_tokens: int, now_s: float) -> float | None:
-        """Seconds to the first token of a prompt of this length of which nothing is cached; None if nothing is known."""
+        """Seconds to the first token of a prompt of this length, if it came now; None if nothing is known."""
         raw = self.predict_raw_s(num_tokens, now_s)
         return None if raw is None else raw * self._correction
 
@@ -104,18 +110,26 @@ class FirstTokenForecast:
         prices = self._prices
         if prices is None:
             return None
+        share = self._computed_share
+        num_own = max(1, round(num_tokens * share))
         if not self._is_busy:
-            return predict_first_token_s(prices, num_tokens, 0, is_decoding=False)
+            return predict_first_token_s(prices, num_own, 0, is_decoding=False)
         limit = float(prices.max_tokens)
         if self._is_decoding:
-            limit = chunk_tokens(prices, prices.token_s + prices.context_s * num_tokens / 2)
-        num_at_hand = min(self._num_there, int(limit))
+            limit = chunk_tokens(prices, prices.token_s + prices.context_s * num_own / 2)
+        num_there = round(self._num_there * share)
+        num_at_hand = min(num_there, int(limit))
         left_s = self._left_s(prices, num_at_hand, now_s)
-        num_ahead = self._num_there - num_at_hand + self._num_since
+        num_ahead = num_there - num_at_hand + round(self._num_since * share)
         will_decode = self._is_decoding or num_at_hand > 0
-        return left_s + predict_first_token_s(
-            prices, num_tokens, num_ahead, is_decoding=will_decode
-        )
+        return left_s + predict_first_token_s(prices, num_own, num_ahead, is_decoding=will_decode)
+
+    @property
+    def _computed_share(self) -> float:
+        """Of the tokens of prompts, those that have to be computed."""
+        num_tokens = sum(tokens for tokens, _ in self._started)
+        num_cached = sum(cached for _, cached in self._started)
+        return 1.0 if num_tokens == 0 else 1 - num_cached / num_tokens
 
     @property
     def _correction(self) -> float:

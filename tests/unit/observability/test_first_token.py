@@ -71,3 +71,10 @@ def test_predictions_are_corrected_by_how_they_came_out() -> None:
     for seconds in (0.18, 0.18, 0.9, 0.18, 0.18):
         idle.note_outcome(0.12, seconds)
     assert idle.predict_s(100, 20.0) == pytest.approx(0.18)
+
+
+def test_what_was_cached_of_the_last_prompts_is_assumed_of_the_next() -> None:
+    idle = forecast(is_busy=False)
+    idle.note_start(1000, 900)
+    idle.note_start(1000, 700)
+    assert idle.predict_s(1000, 20.0) == pytest.approx(0.02 + 0.2)
