@@ -269,6 +269,16 @@ def test_abort_and_reset_reach_the_process(start: Start) -> None:
     assert inbox.collected.ends["b", 0].finish_reason == "abort"
 
 
+def test_an_engine_that_is_stopped_holds_up_no_reset(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_client, "_TICK_MS", 50)
+    client, _ = start()
+    kill(client, signal.SIGSTOP)
+    client.reset_prefix_cache()
+    assert client.is_alive
+
+
 def test_requests_are_checked_here_and_too_many_refused(start: Start) -> None:
     client, inbox = start(limits=QueueLimits(1, None))
     with pytest.raises(InvalidRequest, match="context"):
@@ -326,14 +336,16 @@ from octavo.config import EngineConfig, ModelConfig
 from octavo.engine.process_client import ProcessClient
 from octavo.engine.wire import EngineSpec
 client = ProcessClient(EngineSpec(config=EngineConfig(model=ModelConfig(model="tiny")), path={str(model)!r}))
-print(client.pid, flush=True)
+print(client.pid, client._child._directory, flush=True)
 time.sleep(60)
 """
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
-        engine_pid = int(parent.stdout.readline())
+        pid, directory = parent.stdout.readline().split()
+        engine_pid = int(pid)
         assert is_running(engine_pid)
         parent.kill()
     wait_until(lambda: not is_running(engine_pid), 5)
+    assert not Path(directory).exists()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -155,14 +156,16 @@ def main() -> int:
     except CapacityError as error:
         refusal = error
     threading.Thread(
-        target=_end_with_parent, args=(stdin,), name="octavo-parent", daemon=True
+        target=_end_with_parent, args=(stdin, Path(spec.board).parent), daemon=True
     ).start()
     setup_logging(spec.log_level, is_server=True, log_format=LogFormat(spec.log_format))
     return EngineProcess(spec, refusal).run()
 
 
-def _end_with_parent(stdin: BinaryIO) -> None:
+def _end_with_parent(stdin: BinaryIO, directory: Path) -> None:
+    """End when the API process does, and tidy up after it."""
     stdin.read(1)  # nothing more comes, but the end
+    shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
 

@@ -216,16 +216,17 @@ class ProcessClient:
                 continue
             next_tick_s = time.monotonic() + _TICK_MS / 1000
             progress = child.board.progress
-            still = still + 1 if progress == seen and self._has_sent() else 0
+            still = still + 1 if progress == seen and self._has_work() else 0
             seen = progress
             if still >= _MAX_STILL_TICKS:
                 child.kill()
                 self._replace(child, f"did not move for {_MAX_STILL_TICKS} s, and was ended")
                 return
 
-    def _has_sent(self) -> bool:
+    def _has_work(self) -> bool:
+        """Whether the engine was asked for something that it has not done."""
         with self._lock:
-            return self._journal.has_sent
+            return self._journal.has_sent or bool(self._resets)
 
     def _take(self, message: FromEngine) -> None:
         match message:
