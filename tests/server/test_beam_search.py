@@ -84,7 +84,6 @@ def test_a_chat_is_searched_as_wide_as_n_and_several_prompts_each() -> None:
         ("presence_penalty", 1.0),
         ("frequency_penalty", 1.0),
         ("logit_bias", {"3": 1.0}),
-        ("seed", 1),
         ("min_tokens", 2),
         ("stop", "x"),
         ("stop_token_ids", [3]),

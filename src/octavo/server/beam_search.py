@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _GREEDY_OR_DEFAULT: Final = (0.0, 1.0)
 _NOT_IN_A_SEARCH: Final = (
     "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "logit_bias", "seed", "min_tokens", "stop", "stop_token_ids", "explain",
+    "frequency_penalty", "logit_bias", "min_tokens", "stop", "stop_token_ids", "explain",
 )  # fmt: skip
 """Fields of the sampler, or of single requests, that a search has no place for."""
 
