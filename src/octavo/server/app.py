@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI, Response
+from starlette.middleware.cors import CORSMiddleware
 
 from octavo import __version__
 from octavo.api.async_llm import AsyncLLM
@@ -21,6 +22,7 @@ from octavo.server.openai_models import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from octavo.server.security import OPEN, Access
 from octavo.server.state import ServerState
 from octavo.server.telemetry import install_reports
 
@@ -41,18 +43,25 @@ _POST: Final[tuple[tuple[str, Callable[..., Awaitable[Response]], type[msgspec.S
     ("/detokenize", routes.detokenize, DetokenizeRequest),
 )
 
+_EXPOSED_HEADERS: Final = (
+    "x-request-id",
+    "x-octavo-warning",
+    "x-octavo-predicted-ttft-ms",
+    "retry-after",
+)
+
 
 def create_app(
     llm: AsyncLLM,
     *,
     model_name: str | None = None,
-    api_key: str | None = None,
+    access: Access = OPEN,
     observability: ObservabilityConfig = QUIET,
 ) -> FastAPI:
     """An application that serves `llm` under `model_name`. It does not close the model.
 
     Bodies are read by the routes themselves: FastAPI only routes, and describes them in /openapi.json. There is no
-    documentation page, which would load scripts from elsewhere, and no CORS: web pages of others get no answer.
+    documentation page, which would load scripts from elsewhere, and no CORS but for the origins of `access`.
     """
     name = model_name or llm.info.model_name
     app = FastAPI(
@@ -64,7 +73,7 @@ def create_app(
     )
     metrics = Metrics(name, llm.stats, llm.info, lambda: llm.supervision)
     llm.watch(metrics)
-    server = ServerState(llm, name, metrics, api_key=api_key, observability=observability)
+    server = ServerState(llm, name, metrics, access=access, observability=observability)
     app.state.server = server
     for path, handler in _GET:
         app.add_api_route(path, handler, methods=["GET"], response_model=None)
@@ -81,6 +90,14 @@ def create_app(
     )
     install_handlers(app)
     app.add_middleware(Gate, server=server)
+    if access.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=sorted(access.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=list(_EXPOSED_HEADERS),
+        )
     install_reports(app, observability, name)
     return app
 

@@ -11,11 +11,13 @@ import msgspec
 from fastapi import Request, Response
 
 from octavo.api.outputs_processor import RequestState
-from octavo.api.processor import Prepared
+from octavo.api.processor import Prepared, RequestOptions
 from octavo.errors import InvalidRequest
 from octavo.outputs import CompletionOutput, Finished, RequestOutput, TextDelta
+from octavo.params import SamplingParams
 from octavo.server.answer import Batch, best_of, chunks, collect
 from octavo.server.body import BodyReader
+from octavo.server.keys import caller_of
 from octavo.server.openai_format import (
     CompletionLogprobs,
     chat_logprobs,
@@ -42,12 +44,13 @@ async def chat_completions(request: Request) -> Response:
     answer = _ChatAnswer(server, body, _headers([*parsed.warnings, *body.warnings]))
     answer.has_metrics |= body.include_metrics
     try:
+        params = body.sampling()
         prepared = await server.llm.prepare_chat(
             body.checked_messages(),
-            body.sampling(),
+            params,
             answer.id,
             chat=body.chat(),
-            options=body.options(),
+            options=_allowed(request, body.options(), params),
         )
     except InvalidRequest as error:
         if error.param == "max_tokens":
@@ -68,7 +71,9 @@ async def completions(request: Request) -> Response:
     prepared = await server.llm.prepare(
         body.prompts(),
         params,
-        options=body.options(default_max_tokens=_DEFAULT_COMPLETION_TOKENS),
+        options=_allowed(
+            request, body.options(default_max_tokens=_DEFAULT_COMPLETION_TOKENS), params
+        ),
         request_id=answer.id,
     )
     return await _respond(request, server, prepared, answer, is_stream=body.stream)
@@ -83,12 +88,15 @@ async def _respond(
     is_stream: bool,
 ) -> Response:
     num_tokens = sum(len(one.request.prompt_token_ids) for one in prepared)
+    caller = caller_of(request.scope)
     predicted_s = server.llm.predict_first_token_s(num_tokens)
     if predicted_s is not None:
         answer.headers["x-octavo-predicted-ttft-ms"] = f"{1000 * predicted_s:.0f}"
     if is_stream:
-        return EventStream(chunks(server, prepared, answer.encode, answer.end), answer.headers)
-    results = await unless_disconnected(request.receive, collect(server, prepared))
+        return EventStream(
+            chunks(server, prepared, answer.encode, answer.end, caller=caller), answer.headers
+        )
+    results = await unless_disconnected(request.receive, collect(server, prepared, caller))
     content = _encode(answer.whole(results))
     return Response(content, headers=answer.headers, media_type="application/json")
 
@@ -282,6 +290,12 @@ def _explained(states: Sequence[RequestState]) -> dict[str, Any]:
     if not any(state.params.explain for state in states):
         return {}
     return {"octavo_explain": [state.trace.explanation().as_json() for state in states]}
+
+
+def _allowed(request: Request, asked: RequestOptions, params: SamplingParams) -> RequestOptions:
+    """What a request asks, within what its key allows."""
+    caller = caller_of(request.scope)
+    return asked if caller is None else caller.options(asked, params)
 
 
 def _headers(warnings: Iterable[str]) -> dict[str, str]:
