@@ -118,13 +118,22 @@ class GuardedProtocol(HttpToolsProtocol):
         text = msg if self._refusal is None else "the address or the headers are too large"
         self._refuse(status, text)
 
+    def resume_writing(self) -> None:
+        """Much was read: between two looks at the buffer it may have been filled again."""
+        self._progress_s = self.loop.time()
+        super().resume_writing()
+
     def _check_peer(self) -> None:
         """Look at the client from time to time."""
         if self.transport.is_closing() and not self.transport.get_write_buffer_size():
             return
         now = self.loop.time()
         unread = self.transport.get_write_buffer_size()
-        if unread == 0 or unread < self._unread:
+        # Not paused, an answer may make the buffer grow although its client reads.
+        is_growing = not self.flow.write_paused and not (
+            self.cycle is None or self.cycle.response_complete
+        )
+        if unread == 0 or unread < self._unread or is_growing:
             self._progress_s = now
         self._unread = unread
         if now - self._progress_s >= self._timeout_s:
