@@ -11,6 +11,9 @@ from octavo.errors import InvalidRequest
 MAX_N: Final = 128
 MAX_LOGPROBS: Final = 20
 MAX_STOP_STRINGS: Final = 64
+MAX_STOP_CHARACTERS: Final = 1024
+"""Of one stop string: what may be its beginning is held back from the reader."""
+MAX_STOP_TOKEN_IDS: Final = 1024
 MAX_LOGIT_BIAS: Final = 4096
 MAX_BEAM_WIDTH: Final = 64
 MAX_LENGTH_PENALTY: Final = 10.0
@@ -137,6 +140,14 @@ class SamplingParams:
             raise InvalidRequest("stop must be non-empty strings", param="stop")
         if len(self.stop) > MAX_STOP_STRINGS:
             raise InvalidRequest(f"at most {MAX_STOP_STRINGS} stop strings", param="stop")
+        if any(len(s) > MAX_STOP_CHARACTERS for s in self.stop):
+            raise InvalidRequest(
+                f"a stop string has at most {MAX_STOP_CHARACTERS} characters", param="stop"
+            )
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise InvalidRequest(
+                f"at most {MAX_STOP_TOKEN_IDS} stop_token_ids", param="stop_token_ids"
+            )
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise InvalidRequest(f"at most {MAX_LOGIT_BIAS} logit_bias entries", param="logit_bias")
         for token_id, bias in self.logit_bias.items():

@@ -72,6 +72,9 @@ COUNTERS: Final = (
 LABELLED: Final = {
     "vllm:request_success": ("finished_reason", {"stop", "length", "abort", "error"}),
     "vllm:admission_rejections": ("reason", {"max_num_queued_reqs", "max_num_queued_tokens"}),
+    "octavo:dropped_connections": (
+        "reason", {"slow_request", "slow_reader", "too_many_connections"},
+    ),
     "octavo:prefix_cache_misses": (
         "reason", {"cold", "diverged", "evicted", "salt", "disabled"},
     ),

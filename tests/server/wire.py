@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from octavo.api.async_llm import AsyncLLM
 from octavo.observability.config import QUIET, ObservabilityConfig
 from octavo.server.app import create_app
+from octavo.server.security import DEFAULT_SECURITY, SecurityConfig, resolve_access
 from tests.unit.api.fakes import TEMPLATE, FakeClient, LoopClient, Script, processor
 
 
@@ -21,6 +22,8 @@ def fake_app(
     *,
     chat_template: str | None = TEMPLATE,
     api_key: str | None = None,
+    security: SecurityConfig = DEFAULT_SECURITY,
+    host: str = "0.0.0.0",  # whose names are not checked
     observability: ObservabilityConfig = QUIET,
     model_name: str | None = None,
 ) -> FastAPI:
@@ -31,7 +34,8 @@ def fake_app(
         processor(info=client.info, chat_template=chat_template),
         lambda: not client.is_closed,
     )
-    return create_app(llm, model_name=model_name, api_key=api_key, observability=observability)
+    access = resolve_access(security, host, api_key)
+    return create_app(llm, model_name=model_name, access=access, observability=observability)
 
 
 async def send(

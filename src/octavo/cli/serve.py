@@ -16,6 +16,7 @@ from octavo.config import (
 )
 from octavo.observability.config import ObservabilityConfig
 from octavo.server.lifecycle import ServerConfig, run_server
+from octavo.server.security import SecurityConfig
 
 
 @with_flags(
@@ -24,6 +25,7 @@ from octavo.server.lifecycle import ServerConfig, run_server
     scheduler=SchedulerConfig,
     cache=CacheConfig,
     compute=ComputeConfig,
+    security=SecurityConfig,
     observability=ObservabilityConfig,
 )
 def serve(
@@ -35,12 +37,13 @@ def serve(
     scheduler: SchedulerConfig,
     cache: CacheConfig,
     compute: ComputeConfig,
+    security: SecurityConfig,
     observability: ObservabilityConfig,
 ) -> int:
     """Serve MODEL over HTTP with the OpenAI API, until Ctrl-C.
 
-    Fetches a catalog model on first use. With OCTAVO_API_KEY set, clients need it
-    as `Authorization: Bearer KEY`. Exit codes: 0 stopped, 1 failed, 2 wrong usage,
+    Fetches a catalog model on first use. With OCTAVO_API_KEY or --api-keys-file,
+    clients need a key: `Authorization: Bearer KEY`. Exit codes: 0 stopped, 1 failed, 2 wrong usage,
     3 the engine died and cannot be started again, 4 not enough memory, 5 port in use, 130 interrupted.
 
     Example: octavo serve smollm2 --port 8000
@@ -56,6 +59,7 @@ def serve(
         config,
         server,
         api_key=from_env().api_key,
+        security=security,
         observability=observability,
         announce=_announce,
     )

@@ -11,6 +11,7 @@ from octavo.api.processor import Prepared
 from octavo.api.submission import Submission
 from octavo.outputs import CompletionOutput, Finished, FinishReason, RequestOutput, TextDelta
 from octavo.server.errors import ApiError, failed_generation
+from octavo.server.keys import Caller
 from octavo.server.reporting import note_states
 from octavo.server.state import ServerState
 
@@ -18,18 +19,26 @@ Batch = list[tuple[int, Event]]
 
 
 @asynccontextmanager
-async def running(server: ServerState, prepared: Sequence[Prepared]) -> AsyncIterator[Submission]:
-    """Requests in the engine; they are stopped when the block is left."""
+async def running(
+    server: ServerState, prepared: Sequence[Prepared], caller: Caller | None = None
+) -> AsyncIterator[Submission]:
+    """Requests in the engine; they are stopped when the block is left. Their tokens are charged to `caller`."""
     async with server.llm.submit(prepared) as sent:
         note_states(sent.states)
-        yield sent
+        if caller is not None:
+            caller.charge(sum(len(one.request.prompt_token_ids) for one in prepared))
+        try:
+            yield sent
+        finally:
+            if caller is not None:
+                caller.charge(sum(state.usage.completion_tokens for state in sent.states))
 
 
 async def collect(
-    server: ServerState, prepared: Sequence[Prepared]
+    server: ServerState, prepared: Sequence[Prepared], caller: Caller | None = None
 ) -> list[tuple[RequestState, RequestOutput]]:
     """Answer all, in the order given. Raises: ApiError if one fails."""
-    async with running(server, prepared) as sent:
+    async with running(server, prepared, caller) as sent:
         collectors = [OutputCollector(state) for state in sent.states]
         async for batch in sent:
             raise_failure(batch)
@@ -43,6 +52,8 @@ async def chunks(
     prepared: Sequence[Prepared],
     encode: Callable[[Sequence[RequestState], Batch], Iterable[bytes]],
     last: Callable[[Sequence[RequestState]], bytes],
+    *,
+    caller: Caller | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """The bytes of a stream: what `encode` makes of each batch, then `last`.
 
@@ -50,7 +61,7 @@ async def chunks(
     An error before the first bytes is raised, as ApiError; a later one is sent as the last event.
     """
     is_started = False
-    async with running(server, prepared) as sent:
+    async with running(server, prepared, caller) as sent:
         async for batch in sent:
             try:
                 raise_failure(batch)

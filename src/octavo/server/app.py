@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 from fastapi import FastAPI, Response
+from starlette.middleware.cors import CORSMiddleware
 
 from octavo import __version__
 from octavo.api.async_llm import AsyncLLM
@@ -22,6 +23,7 @@ from octavo.server.openai_models import (
     TokenizeRequest,
 )
 from octavo.server.openapi import ERRORS, describe_body
+from octavo.server.security import OPEN, Access
 from octavo.server.state import ServerState
 from octavo.server.telemetry import install_reports
 
@@ -42,12 +44,19 @@ _POST: Final[tuple[tuple[str, Callable[..., Awaitable[Response]], type[msgspec.S
     ("/detokenize", routes.detokenize, DetokenizeRequest),
 )
 
+_EXPOSED_HEADERS: Final = (
+    "x-request-id",
+    "x-octavo-warning",
+    "x-octavo-predicted-ttft-ms",
+    "retry-after",
+)
+
 
 def create_app(
     llm: AsyncLLM,
     *,
     model_name: str | None = None,
-    api_key: str | None = None,
+    access: Access = OPEN,
     observability: ObservabilityConfig = QUIET,
 ) -> FastAPI:
     """An application that serves `llm` under `model_name`, or under several names with commas between them.
@@ -55,7 +64,7 @@ def create_app(
     It does not close the model.
 
     Bodies are read by the routes themselves: FastAPI only routes, and describes them in /openapi.json. There is no
-    documentation page, which would load scripts from elsewhere, and no CORS: web pages of others get no answer.
+    documentation page, which would load scripts from elsewhere, and no CORS but for the origins of `access`.
     """
     name, *aliases = _names(model_name or llm.info.model_name)
     app = FastAPI(
@@ -71,7 +80,7 @@ def create_app(
         llm,
         name,
         metrics,
-        api_key=api_key,
+        access=access,
         aliases=tuple(aliases),
         observability=observability,
     )
@@ -107,6 +116,14 @@ def create_app(
     )
     install_handlers(app)
     app.add_middleware(Gate, server=server)
+    if access.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=sorted(access.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=list(_EXPOSED_HEADERS),
+        )
     install_reports(app, observability, name)
     return app
 

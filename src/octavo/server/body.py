@@ -15,6 +15,7 @@ from fastapi import Request
 
 from octavo.errors import InvalidRequest
 from octavo.server.errors import ApiError
+from octavo.server.structure import check_structure
 
 MAX_BODY_BYTES: Final = 16 * 2**20
 _MAX_INLINE_BYTES: Final = 64 * 2**10
@@ -22,6 +23,7 @@ _MAX_NAMED_FIELDS: Final = 8
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 _MISSING = re.compile(r"missing required field `(.+?)`")
 
 
@@ -61,7 +63,7 @@ class BodyReader(Generic[_T]):
             raise _too_large()
         async for part in request.stream():
             data += part
-            if len(data) > MAX_BODY_BYTES:
+            if len(data) > MAX_BODY_BYTES:  # as much as was read, and no more
                 raise _too_large()
         if len(data) > _MAX_INLINE_BYTES:
             return await asyncio.to_thread(self.decode, bytes(data))
@@ -74,7 +76,12 @@ class BodyReader(Generic[_T]):
         Raises: InvalidRequest.
         """
         try:
+            check_structure(data)
             body = json.loads(data.decode())
+            if _HALF_CHARACTER.search(data):
+                json.dumps(
+                    body, ensure_ascii=False
+                ).encode()  # fails unless all have their other halves
             if not isinstance(body, dict):
                 raise InvalidRequest(f"the body must be a JSON object, not {_json_type(body)}")
             given = {name: value for name, value in body.items() if value is not None}
@@ -119,6 +126,8 @@ def _invalid(message: str) -> InvalidRequest:
 def _reason(error: ValueError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at character {error.pos}"
+    if isinstance(error, UnicodeEncodeError):
+        return "a lone surrogate is no character"
     return "not UTF-8" if isinstance(error, UnicodeDecodeError) else "a number is too long"
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,6 +22,8 @@ from octavo.config import EngineConfig, QueueLimits
 from octavo.errors import InvalidRequest
 from octavo.observability.config import QUIET, ObservabilityConfig
 from octavo.server.app import create_app
+from octavo.server.connection import GuardedProtocol
+from octavo.server.security import DEFAULT_SECURITY, SecurityConfig, resolve_access, warning
 
 EXIT_OK: Final = 0
 EXIT_ENGINE_LOST: Final = 3
@@ -62,6 +65,7 @@ def run_server(
     server: ServerConfig,
     *,
     api_key: str | None = None,
+    security: SecurityConfig = DEFAULT_SECURITY,
     observability: ObservabilityConfig = QUIET,
     announce: Callable[[str], None],
 ) -> int:
@@ -80,6 +84,8 @@ def run_server(
         for stop in stop_lost:
             stop()
 
+    access = resolve_access(security, server.host, api_key)
+    tls = security.tls_options()
     try:
         with bind(server.host, server.port) as sock:
             limits = QueueLimits(server.max_queued_requests, server.max_queued_tokens)
@@ -88,10 +94,15 @@ def run_server(
             ) as llm:
                 _listen(sock)
                 runner = DrainingServer(
-                    create_app(llm, api_key=api_key, observability=observability),
+                    create_app(llm, access=access, observability=observability),
                     server.grace_s,
-                    on_ready=lambda: announce(start_line(llm, sock)),
+                    on_ready=lambda: announce(start_line(llm, sock, security.scheme)),
+                    security=security,
+                    tls=tls,
                 )
+                risk = warning(access, server.host)
+                if risk is not None:
+                    announce(risk)
                 stop_lost.append(runner.stop_soon)
                 if not is_lost.is_set():
                     runner.run(sockets=[sock])
@@ -130,13 +141,13 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def start_line(llm: AsyncLLM, sock: socket.socket) -> str:
+def start_line(llm: AsyncLLM, sock: socket.socket, scheme: str = "http") -> str:
     """What is served, where, and by what."""
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     info = llm.info
     return (
-        f"Octavo {__version__} serves {info.model_name} at http://{shown}:{port} "
+        f"Octavo {__version__} serves {info.model_name} at {scheme}://{shown}:{port} "
         f"({info.kernel_table}, {info.num_threads} threads, context {info.max_model_len}, "
         f"{info.num_blocks * info.block_size} tokens of KV cache)"
     )
@@ -145,11 +156,27 @@ def start_line(llm: AsyncLLM, sock: socket.socket) -> str:
 class DrainingServer(uvicorn.Server):
     """A server that lets running requests finish, within limits, when it is told to stop."""
 
-    def __init__(self, app: FastAPI, grace_s: int, *, on_ready: Callable[[], None]) -> None:
-        """`on_ready` is called once requests and signals are handled."""
+    def __init__(
+        self,
+        app: FastAPI,
+        grace_s: int,
+        *,
+        on_ready: Callable[[], None],
+        security: SecurityConfig = DEFAULT_SECURITY,
+        tls: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`on_ready` is called once requests and signals are handled. `tls`: as of SecurityConfig.tls_options."""
+        protocol = functools.partial(
+            GuardedProtocol,
+            client_timeout_s=security.client_timeout,
+            max_connections=security.max_connections,
+            on_drop=app.state.server.metrics.drop,
+        )
         super().__init__(
             uvicorn.Config(
                 app,
+                http=protocol,  # type: ignore[arg-type]  # uvicorn only calls it
+                **(tls or {}),
                 log_config=None,
                 access_log=False,
                 lifespan="off",

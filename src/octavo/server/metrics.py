@@ -42,6 +42,7 @@ _MAX_UNREAD: Final = 1000
 """Ended requests whose clients have not read all yet."""
 
 _REJECTIONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")
+_DROPS: Final = ("slow_request", "slow_reader", "too_many_connections")
 _PARTS: Final = (
     "replayed", "queue", "preempted", "passed_over", "prefill", "decode", "front_end", "client",
     "other",
@@ -64,6 +65,7 @@ class Metrics(Collector):
         self._ends = dict.fromkeys((reason.value for reason in FinishReason), 0)
         self._rejections = dict.fromkeys(_REJECTIONS, 0)
         self._parts = dict.fromkeys(_PARTS, 0.0)
+        self._drops = dict.fromkeys(_DROPS, 0)
         self._num_recomputed = 0
         self._unread: deque[RequestTrace] = deque()
         self._registry = CollectorRegistry()
@@ -89,6 +91,10 @@ class Metrics(Collector):
         """Count a request that was not accepted because of a limit; `reason` is one of a few."""
         self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
+    def drop(self, reason: str) -> None:
+        """Count a connection that was ended because of its client."""
+        self._drops[reason] = self._drops.get(reason, 0) + 1
+
     def text(self) -> bytes:
         """All metrics in the Prometheus text format."""
         return generate_latest(self._registry)
@@ -104,6 +110,10 @@ class Metrics(Collector):
         yield counters(
             "vllm:admission_rejections", "Requests that were not accepted, by the limit they met",
             self._labels, "reason", self._rejections,
+        )  # fmt: skip
+        yield counters(
+            "octavo:dropped_connections", "Connections ended because of their clients",
+            self._labels, "reason", self._drops,
         )  # fmt: skip
         yield counters(
             "octavo:request_part_seconds",

@@ -11,11 +11,13 @@ import msgspec
 from fastapi import Request, Response
 
 from octavo.api.outputs_processor import Event, RequestState
-from octavo.api.processor import Prepared
+from octavo.api.processor import Prepared, RequestOptions
 from octavo.errors import InvalidRequest
 from octavo.outputs import CompletionOutput, Finished, RequestOutput, TextDelta
+from octavo.params import SamplingParams
 from octavo.server.answer import Batch, best_of, chunks, collect
 from octavo.server.body import BodyReader, Parsed, warning_header
+from octavo.server.keys import Caller, caller_of
 from octavo.server.openai_format import (
     CompletionLogprobs,
     chat_logprobs,
@@ -39,7 +41,7 @@ async def chat_completions(request: Request) -> Response:
     """POST /v1/chat/completions."""
     server: ServerState = request.app.state.server
     parsed = await CHAT_READER.read(request)
-    prepared, answer = await prepare_chat(server, parsed)
+    prepared, answer = await prepare_chat(server, parsed, caller_of(request.scope))
     return await _respond(request, server, prepared, answer, is_stream=parsed.value.stream)
 
 
@@ -47,12 +49,12 @@ async def completions(request: Request) -> Response:
     """POST /v1/completions."""
     server: ServerState = request.app.state.server
     parsed = await COMPLETION_READER.read(request)
-    prepared, answer = await prepare_completion(server, parsed)
+    prepared, answer = await prepare_completion(server, parsed, caller_of(request.scope))
     return await _respond(request, server, prepared, answer, is_stream=parsed.value.stream)
 
 
 async def prepare_chat(
-    server: ServerState, parsed: Parsed[ChatRequest]
+    server: ServerState, parsed: Parsed[ChatRequest], caller: Caller | None = None
 ) -> tuple[list[Prepared], ChatAnswer]:
     """The engine's request for a chat body, and what encodes its answer. Raises: ApiError, InvalidRequest."""
     body = parsed.value
@@ -60,12 +62,13 @@ async def prepare_chat(
     answer = ChatAnswer(server, body, warning_header([*parsed.warnings, *body.warnings]))
     answer.has_metrics |= body.include_metrics
     try:
+        params = body.sampling()
         prepared = await server.llm.prepare_chat(
             body.checked_messages(),
-            body.sampling(),
+            params,
             answer.id,
             chat=body.chat(),
-            options=body.options(),
+            options=_allowed(caller, body.options(), params),
         )
     except InvalidRequest as error:
         if error.param == "max_tokens":
@@ -75,7 +78,7 @@ async def prepare_chat(
 
 
 async def prepare_completion(
-    server: ServerState, parsed: Parsed[CompletionRequest]
+    server: ServerState, parsed: Parsed[CompletionRequest], caller: Caller | None = None
 ) -> tuple[list[Prepared], CompletionAnswer]:
     """The engine's requests for a completion body, and what encodes their answer. Raises: ApiError, InvalidRequest."""
     body = parsed.value
@@ -86,7 +89,9 @@ async def prepare_completion(
     prepared = await server.llm.prepare(
         body.prompts(),
         params,
-        options=body.options(default_max_tokens=_DEFAULT_COMPLETION_TOKENS),
+        options=_allowed(
+            caller, body.options(default_max_tokens=_DEFAULT_COMPLETION_TOKENS), params
+        ),
         request_id=answer.id,
     )
     return prepared, answer
@@ -101,12 +106,15 @@ async def _respond(
     is_stream: bool,
 ) -> Response:
     num_tokens = sum(len(one.request.prompt_token_ids) for one in prepared)
+    caller = caller_of(request.scope)
     predicted_s = server.llm.predict_first_token_s(num_tokens)
     if predicted_s is not None:
         answer.headers["x-octavo-predicted-ttft-ms"] = f"{1000 * predicted_s:.0f}"
     if is_stream:
-        return EventStream(chunks(server, prepared, answer.encode, answer.end), answer.headers)
-    results = await unless_disconnected(request.receive, collect(server, prepared))
+        return EventStream(
+            chunks(server, prepared, answer.encode, answer.end, caller=caller), answer.headers
+        )
+    results = await unless_disconnected(request.receive, collect(server, prepared, caller))
     content = _encode(answer.whole(results))
     return Response(content, headers=answer.headers, media_type="application/json")
 
@@ -305,3 +313,10 @@ def _explained(states: Sequence[RequestState]) -> dict[str, Any]:
     if not any(state.params.explain for state in states):
         return {}
     return {"octavo_explain": [state.trace.explanation().as_json() for state in states]}
+
+
+def _allowed(
+    caller: Caller | None, asked: RequestOptions, params: SamplingParams
+) -> RequestOptions:
+    """What a request asks, within what its key allows."""
+    return asked if caller is None else caller.options(asked, params)

@@ -16,6 +16,7 @@ MAX_PROMPTS: Final = 1024
 MAX_CHOICES: Final = 2048
 MAX_MESSAGES: Final = 10_000
 MAX_TOOLS: Final = 1024
+MAX_SALT: Final = 256
 MAX_WAIT_MS: Final = 24 * 3600 * 1000
 _RESERVED_TEMPLATE_VARIABLES: Final = frozenset(
     (
@@ -119,6 +120,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
                 param="stream",
             )
         _at_most(self.n, MAX_N, "n")
+        _at_most(len(self.cache_salt or ""), MAX_SALT, "cache_salt", "characters")
         _between("max_wait_ms", self.max_wait_ms, 1, MAX_WAIT_MS)
 
     def _sampling(

@@ -18,6 +18,7 @@ from octavo.api.trace import MAX_TRACES
 from octavo.errors import InvalidRequest
 from octavo.server.body import BodyReader, warning_header
 from octavo.server.errors import ApiError
+from octavo.server.keys import caller_of
 from octavo.server.metrics import CONTENT_TYPE
 from octavo.server.openai_models import ChatRequest, DetokenizeRequest, TokenizeRequest
 from octavo.server.state import ServerState
@@ -42,7 +43,9 @@ async def get_model(request: Request, model_id: str) -> Response:
 
 async def explain(request: Request, request_id: str) -> Response:
     """GET /v1/requests/{id}/explain: where the time of a request went that ended not long ago."""
-    explanation = _server(request).llm.explain(request_id)
+    caller = caller_of(request.scope)
+    tenant = "" if caller is None else caller.tenant
+    explanation = _server(request).llm.explain(request_id, tenant=tenant)
     if explanation is None:
         raise ApiError(
             HTTPStatus.NOT_FOUND,

@@ -12,6 +12,7 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.observability.config import QUIET, ObservabilityConfig
 from octavo.server.errors import ApiError
 from octavo.server.metrics import Metrics
+from octavo.server.security import OPEN, Access
 
 _MAX_NAME: Final = 100
 
@@ -26,7 +27,7 @@ class ServerState:
     llm: AsyncLLM
     model_name: str
     metrics: Metrics
-    api_key: str | None = None
+    access: Access = OPEN
     observability: ObservabilityConfig = QUIET
     aliases: tuple[str, ...] = ()
     created: int = field(default_factory=lambda: int(time.time()))

@@ -1,0 +1,68 @@
+"""What a JSON text would become, judged before it is parsed: a small text must not cost much time or memory."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final
+
+from octavo.errors import InvalidRequest
+
+MAX_DEPTH: Final = 128
+MAX_CONTAINERS: Final = 100_000
+"""Objects and arrays. Each costs its parser 60 to 200 bytes, from two bytes of text."""
+MAX_VALUES: Final = 500_000
+_SLICE_BYTES: Final = 64 * 2**10  # between slices, other threads may run
+
+_LONG_NUMBER: Final = re.compile(rb"[-+.0-9eE]{1000}")
+_NOT_A_BRACKET: Final = bytes(set(range(256)) - set(b"[]{}"))
+_STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+def check_structure(data: bytes) -> None:
+    """Raise InvalidRequest if the text is nested too deeply or has too many parts. It may be no JSON at all."""
+    scan = _Scan()
+    view = memoryview(data)
+    for start in range(0, len(data), _SLICE_BYTES):
+        if start:
+            time.sleep(0)  # let others run now, not when the interpreter takes its lock away
+        scan.feed(bytes(view[start : start + _SLICE_BYTES]))
+
+
+class _Scan:
+    """Reads a text slice by slice, strings left out."""
+
+    def __init__(self) -> None:
+        self._is_in_string = False
+        self._is_escaped = False
+        self._depth = 0
+        self._num_containers = 0
+        self._num_values = 0
+
+    def feed(self, data: bytes) -> None:
+        outside = self._without_strings(data)
+        if _LONG_NUMBER.search(outside):
+            raise InvalidRequest("the body is not valid JSON in UTF-8: a number is too long")
+        self._num_values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        if self._num_values > MAX_VALUES:
+            raise InvalidRequest(f"the body has more than {MAX_VALUES} values")
+        brackets = outside.translate(None, _NOT_A_BRACKET)
+        self._num_containers += brackets.count(b"[") + brackets.count(b"{")
+        if self._num_containers > MAX_CONTAINERS:
+            raise InvalidRequest(f"the body has more than {MAX_CONTAINERS} arrays and objects")
+        for bracket in brackets:
+            self._depth += _STEP[bracket]
+            if self._depth > MAX_DEPTH:
+                raise InvalidRequest(f"the body is nested too deeply: {MAX_DEPTH} levels may be")
+
+    def _without_strings(self, data: bytes) -> bytes:
+        """What is outside of strings. Up to the first byte that makes it no JSON this is right, and a parser stops there."""
+        if self._is_escaped:
+            data = data[1:]
+        # Pairs of backslashes first: one that is left escapes what follows it.
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+        self._is_escaped = data.endswith(b"\\")
+        parts = data.split(b'"')
+        outside = b" ".join(parts[1 if self._is_in_string else 0 :: 2])
+        self._is_in_string ^= len(parts) % 2 == 0
+        return outside
