@@ -91,5 +91,20 @@ def render_chat(
     return ids
 
 
+def num_characters(value: object) -> int:
+    """Characters of all texts in a JSON value, such as messages or tools."""
+    total = 0
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, str):
+            total += len(one)
+        elif isinstance(one, Mapping):
+            rest.extend(one.values())
+        elif isinstance(one, list | tuple):
+            rest.extend(one)
+    return total
+
+
 def _token_text(tokenizer: Tokenizer, token_id: int | None) -> str:
     return "" if token_id is None else tokenizer.token_bytes(token_id).decode("utf-8", "replace")

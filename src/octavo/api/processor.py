@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, TypedDict, cast
 
-from octavo.api.chat import render_chat
+from octavo.api.chat import num_characters, render_chat
 from octavo.errors import ContextLengthExceeded, InvalidRequest
 from octavo.messages import AddRequest, EngineInfo
 from octavo.params import MAX_BEAM_WIDTH, BeamSearchParams, SamplingParams
 from octavo.tokenization.chat_template import ChatTemplate
 from octavo.tokenization.tokenizer import Tokenizer
+
+_MAX_COMPOSED: Final = 4
+"""Characters that normalisation makes one of, at most."""
 
 
 class PromptDict(TypedDict, total=False):
@@ -157,6 +161,7 @@ class Processor:
                 "continue_final_message and add_generation_prompt exclude each other",
                 param="add_generation_prompt",
             )
+        self._check_size(num_characters([messages, chat.tools]), "messages")
         ids = render_chat(
             self.chat_template if chat.chat_template is None else chat.chat_template,
             self.tokenizer,
@@ -171,8 +176,26 @@ class Processor:
         return ids
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:
-        """Ids of a raw text, control tokens parsed. Raises: InvalidRequest if it is not valid Unicode."""
+        """Ids of a raw text, control tokens parsed. Raises: InvalidRequest if it is not valid Unicode, or far too long."""
+        self._check_size(len(text), "prompt")
         return self.tokenizer.encode(text, add_special=add_special, parse_special=True)
+
+    def _check_size(self, num_characters: int, param: str) -> None:
+        """Refuse what cannot fit, whatever its tokens are: counting those of a huge text takes long."""
+        limit = self.info.max_model_len
+        most = limit * _MAX_COMPOSED
+        if num_characters > most and num_characters > most * self._longest_token:
+            raise ContextLengthExceeded(
+                f"this model's maximum context length is {limit} tokens, but the prompt has "
+                f"{num_characters} characters, which are more tokens in any case",
+                param=param,
+            )
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """Bytes of the longest token: no token stands for more characters of a normalised text."""
+        sizes = (len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size))
+        return max(sizes, default=1)
 
     def check_token_ids(self, ids: Sequence[int], param: str = "prompt") -> None:
         """Raise InvalidRequest unless all are ids of the vocabulary."""

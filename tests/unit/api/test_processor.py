@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.api.processor import ChatOptions, RequestOptions
+from octavo.api.processor import ChatOptions, Processor, RequestOptions
 from octavo.errors import ContextLengthExceeded, InvalidRequest
 from octavo.params import SamplingParams
-from tests.unit.api.fakes import END, START, VOCAB_SIZE, ids_of, processor
+from tests.unit.api.fakes import END, INFO, START, VOCAB_SIZE, FakeTokenizer, ids_of, processor
 
 PARAMS = SamplingParams(max_tokens=4)
 
@@ -137,3 +137,19 @@ def test_a_conversation_too_long_names_the_messages() -> None:
     with pytest.raises(ContextLengthExceeded, match="maximum context length is 100") as caught:
         processor().prepare_chat([{"role": "user", "content": "x" * 200}], PARAMS, "r")
     assert caught.value.param == "messages"
+
+
+def test_what_is_far_too_long_is_refused_before_it_is_tokenised() -> None:
+    class Counting(FakeTokenizer):
+        num_encoded = 0
+
+        def encode(self, text: str, **options: object) -> list[int]:
+            self.num_encoded += 1
+            return super().encode(text, **options)  # type: ignore[arg-type]
+
+    tokenizer = Counting()
+    one = Processor(INFO, tokenizer, chat_template=None)
+    with pytest.raises(ContextLengthExceeded, match="characters"):
+        one.encode("x" * 100_000, add_special=True)
+    assert tokenizer.num_encoded == 0
+    assert len(one.encode("x" * 1000, add_special=True)) == 1000
