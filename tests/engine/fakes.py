@@ -5,6 +5,7 @@ Any mistake with slots, block tables, copies or freed blocks changes the tokens 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
@@ -17,7 +18,7 @@ from octavo.engine.engine import Engine
 from octavo.engine.runner import ModelRunner
 from octavo.engine.scheduler import SchedulerLimits
 from octavo.kv_layout import BLOCK_SIZE
-from octavo.messages import AddRequest, ChoiceOutput, EngineInfo, TokenScore
+from octavo.messages import AddRequest, ChoiceOutput, EngineInfo, StepOutputs, TokenScore
 from octavo.ops.decode_run import decode_by_steps
 from octavo.ops.protocol import Batch, DecodeRun, SampleBatch, SampleResult
 from octavo.ops.reference_sampling import empty_result, sample_rows
@@ -229,6 +230,32 @@ class Collected:
 
     def reason(self, request_id: str, index: int = 0) -> str | None:
         return self.ends[request_id, index].finish_reason
+
+
+class Inbox:
+    """Collects what a client in another thread delivers, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.collected = Collected()
+        self.changed = threading.Condition()
+
+    def __call__(self, outputs: StepOutputs) -> None:
+        with self.changed:
+            self.collected.take(outputs.outputs)
+            self.changed.notify_all()
+
+    def wait_until(self, is_there: Callable[[Collected], bool]) -> None:
+        """Wait for outputs that make this true."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: is_there(self.collected), timeout=60)
+
+    def wait_for(self, num_ends: int) -> None:
+        """Wait for so many ends of choices, in all."""
+        self.wait_until(lambda collected: len(collected.ends) >= num_ends)
+
+    def num_tokens(self, *names: str) -> int:
+        """Of the first choices of these requests, the tokens of the one that has fewest."""
+        return min(len(self.collected.token_ids.get((name, 0), [])) for name in names)
 
 
 def run_all(engine: Engine, requests: Sequence[AddRequest], max_steps: int = 20_000) -> Collected:

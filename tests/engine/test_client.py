@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -10,24 +9,7 @@ import pytest
 from octavo.engine.client import InProcessClient, ThreadedClient
 from octavo.errors import EngineDead, InvalidRequest
 from octavo.messages import StepOutputs
-from tests.engine.fakes import Collected, fake_engine, request, run_all
-
-
-class Inbox:
-    """Collects outputs and lets a test wait for ends."""
-
-    def __init__(self) -> None:
-        self.collected = Collected()
-        self.changed = threading.Condition()
-
-    def __call__(self, outputs: StepOutputs) -> None:
-        with self.changed:
-            self.collected.take(outputs.outputs)
-            self.changed.notify_all()
-
-    def wait_for(self, num_ends: int) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.collected.ends) >= num_ends, timeout=20)
+from tests.engine.fakes import Collected, Inbox, fake_engine, request, run_all
 
 
 def test_threaded_answers_equal_in_process_answers() -> None:

@@ -21,10 +21,10 @@ from octavo.engine.machine import MachineLimits
 from octavo.engine.process_client import ProcessClient, Supervision
 from octavo.engine.wire import EngineSpec
 from octavo.errors import CapacityError, CorruptWeights, EngineDead, InvalidRequest, QueueFull
-from octavo.messages import AddRequest, StepOutputs
+from octavo.messages import AddRequest
 from octavo.params import SamplingParams
 from octavo.weights.source import open_weights
-from tests.engine.fakes import Collected, run_all
+from tests.engine.fakes import Collected, Inbox, run_all
 from tests.tiny_models import tiny_source, write_gguf
 
 EOS: list[int] = []
@@ -56,30 +56,6 @@ def messages(num_tokens: int = 300) -> list[AddRequest]:
         message("c", num_tokens, n=2, temperature=0.8, frequency_penalty=0.5),
         message("d", num_tokens, logprobs=2, prompt_logprobs=1),
     ]
-
-
-class Inbox:
-    """Collects outputs and lets a test wait."""
-
-    def __init__(self) -> None:
-        self.collected = Collected()
-        self.changed = threading.Condition()
-
-    def __call__(self, outputs: StepOutputs) -> None:
-        with self.changed:
-            self.collected.take(outputs.outputs)
-            self.changed.notify_all()
-
-    def wait_for(self, is_there: Callable[[Collected], bool]) -> None:
-        with self.changed:
-            assert self.changed.wait_for(lambda: is_there(self.collected), timeout=60)
-
-    def wait_for_ends(self, num_ends: int) -> None:
-        self.wait_for(lambda collected: len(collected.ends) >= num_ends)
-
-    def num_tokens(self, *names: str) -> int:
-        """Of the choice that has fewest."""
-        return min(len(self.collected.token_ids.get((name, 0), [])) for name in names)
 
 
 Start = Callable[..., tuple[ProcessClient, Inbox]]
@@ -148,7 +124,7 @@ def test_answers_are_those_of_an_engine_in_this_process(start: Start, expected: 
     client, inbox = start()
     for one in messages():
         client.add(one)
-    inbox.wait_for_ends(5)
+    inbox.wait_for(5)
     check_equal(inbox.collected, expected)
     stats = client.stats()
     assert stats.num_free_blocks == client.info.num_blocks
@@ -167,10 +143,10 @@ def test_killed_engines_change_no_token(start: Start, expected: Collected) -> No
     for one in messages():
         client.add(one)
     for num_killed in range(1, 4):
-        inbox.wait_for(lambda _: inbox.num_tokens("a", "b", "c", "d") >= 40 * num_killed)  # noqa: B023
+        inbox.wait_until(lambda _: inbox.num_tokens("a", "b", "c", "d") >= 40 * num_killed)  # noqa: B023
         kill(client)
         wait_until(lambda: client.supervision_stats.num_restarts == num_killed)  # noqa: B023
-    inbox.wait_for_ends(5)
+    inbox.wait_for(5)
     check_equal(inbox.collected, expected)
     assert len(inbox.collected.prompt_scores["d"]) == len(expected.prompt_scores["d"])
     assert client.supervision_stats.num_quarantined == 0
@@ -190,9 +166,9 @@ def test_an_engine_that_is_stopped_is_replaced(
     assert client.supervision_stats.num_restarts == 0  # an idle engine does not hang
     for one in messages():
         client.add(one)
-    inbox.wait_for(lambda _: inbox.num_tokens("a", "b", "c", "d") >= 20)
+    inbox.wait_until(lambda _: inbox.num_tokens("a", "b", "c", "d") >= 20)
     pid = kill(client, signal.SIGSTOP)
-    inbox.wait_for_ends(5)
+    inbox.wait_for(5)
     check_equal(inbox.collected, expected)
     assert client.supervision_stats.num_restarts == 1
     assert not is_running(pid)
@@ -204,7 +180,7 @@ def test_who_stops_two_engines_is_kept_apart_and_the_others_complete(
     client, inbox = start(supervision=Supervision(quarantine=tmp_path / "quarantine"))
     for one in messages():
         client.add(one)
-    inbox.wait_for(lambda _: inbox.num_tokens("a", "b", "c", "d") >= 20)
+    inbox.wait_until(lambda _: inbox.num_tokens("a", "b", "c", "d") >= 20)
 
     def murder() -> None:
         while ("poison", 0) not in inbox.collected.ends:
@@ -218,7 +194,7 @@ def test_who_stops_two_engines_is_kept_apart_and_the_others_complete(
     murderer.start()
     client.add(message("poison", 10_000 % 900, prompt_logprobs=1))
     murderer.join(60)
-    inbox.wait_for_ends(6)
+    inbox.wait_for(6)
     assert inbox.collected.ends["poison", 0].finish_reason == "error"
     assert "twice" in (inbox.collected.ends["poison", 0].error or "")
     assert client.supervision_stats.num_quarantined == 1
@@ -232,12 +208,12 @@ def test_who_stops_two_engines_is_kept_apart_and_the_others_complete(
 def test_without_replay_requests_end_with_an_error_and_new_ones_are_answered(start: Start) -> None:
     client, inbox = start(supervision=Supervision(replays=False))
     client.add(message("a", 900))
-    inbox.wait_for(lambda _: inbox.num_tokens("a") >= 5)
+    inbox.wait_until(lambda _: inbox.num_tokens("a") >= 5)
     kill(client)
-    inbox.wait_for_ends(1)
+    inbox.wait_for(1)
     assert inbox.collected.ends["a", 0].finish_reason == "error"
     client.add(message("b", 5))
-    inbox.wait_for_ends(2)
+    inbox.wait_for(2)
     assert inbox.collected.ends["b", 0].finish_reason == "length"
 
 
@@ -249,7 +225,7 @@ def test_requests_are_taken_and_ended_while_there_is_no_engine(start: Start) -> 
     client.add(message("b", 5))
     client.abort(["b"])
     client.reset_prefix_cache()
-    inbox.wait_for_ends(2)
+    inbox.wait_for(2)
     assert inbox.collected.ends["a", 0].finish_reason == "length"
     assert inbox.collected.ends["b", 0].finish_reason == "abort"
     assert client.is_alive
@@ -258,14 +234,14 @@ def test_requests_are_taken_and_ended_while_there_is_no_engine(start: Start) -> 
 def test_abort_and_reset_reach_the_process(start: Start) -> None:
     client, inbox = start()
     client.add(message("a", 5))
-    inbox.wait_for_ends(1)
+    inbox.wait_for(1)
     assert client.stats().num_cached_blocks > 0
     client.reset_prefix_cache()
     assert client.stats().num_cached_blocks == 0
     client.add(message("b", 900))
-    inbox.wait_for(lambda _: inbox.num_tokens("b") >= 5)
+    inbox.wait_until(lambda _: inbox.num_tokens("b") >= 5)
     client.abort(["b", "unknown"])
-    inbox.wait_for_ends(2)
+    inbox.wait_for(2)
     assert inbox.collected.ends["b", 0].finish_reason == "abort"
 
 
@@ -284,7 +260,7 @@ def test_requests_are_checked_here_and_too_many_refused(start: Start) -> None:
     with pytest.raises(InvalidRequest, match="context"):
         client.add(AddRequest("a", [1] * 2000, SamplingParams(seed=1), EOS))
     client.add(message("a", 900))
-    inbox.wait_for(lambda _: inbox.num_tokens("a") >= 5)
+    inbox.wait_until(lambda _: inbox.num_tokens("a") >= 5)
     with pytest.raises(InvalidRequest, match="in use"):
         client.add(message("a", 5))
     kill(client)
@@ -292,7 +268,7 @@ def test_requests_are_checked_here_and_too_many_refused(start: Start) -> None:
     client.add(message("b", 5))
     with pytest.raises(QueueFull):
         client.add(message("c", 5))
-    inbox.wait_for_ends(2)
+    inbox.wait_for(2)
 
 
 def test_a_start_that_is_refused_says_why(tmp_path: Path, model: Path) -> None:
@@ -318,10 +294,10 @@ def test_an_engine_that_cannot_be_replaced_ends_everything(
     lost = threading.Event()
     client, inbox = start(copy, on_lost=lost.set)
     client.add(message("a", 900))
-    inbox.wait_for(lambda _: inbox.num_tokens("a") >= 5)
+    inbox.wait_until(lambda _: inbox.num_tokens("a") >= 5)
     copy.unlink()
     kill(client)
-    inbox.wait_for_ends(1)
+    inbox.wait_for(1)
     assert inbox.collected.ends["a", 0].finish_reason == "error"
     assert lost.wait(10)
     assert not client.is_alive
