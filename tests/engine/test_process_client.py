@@ -33,14 +33,16 @@ EOS: list[int] = []
 def config(**cache: object) -> EngineConfig:
     return EngineConfig(
         model=ModelConfig(model="tiny", max_model_len=1024),
-        cache=CacheConfig(kv_cache_memory_bytes=2**22, **cache),  # type: ignore[arg-type]
+        cache=CacheConfig(kv_cache_memory_bytes=2**26, **cache),  # type: ignore[arg-type]
         compute=ComputeConfig(num_threads=1),
     )
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_gguf(tiny_source(), tmp_path_factory.mktemp("model") / "tiny.gguf")
+    # Steps of about a millisecond: a test is in time to do something to an engine that works.
+    source = tiny_source(num_layers=24, hidden_size=256, intermediate_size=768)
+    return write_gguf(source, tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
 def message(name: str, num_tokens: int = 300, **params: object) -> AddRequest:
