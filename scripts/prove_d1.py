@@ -17,13 +17,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("PYTHONPATH", str(ROOT))
 
-from scripts.proving import hostile, rows, served, supervised  # noqa: E402
+from scripts.proving import hostile, rows, served, supervised, wire_tests  # noqa: E402
 
 SECTIONS: tuple[rows.Section, ...] = (
     supervised.kills,
     supervised.churn,
     supervised.end,
     hostile.hostile,
+    wire_tests.wire,
     served.streams,
 )
 

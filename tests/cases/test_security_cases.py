@@ -1,14 +1,19 @@
-"""Cases SEC-10, SEC-13 and SEC-14, and tenants that share a real model."""
+"""Cases of the area security that concern the server, and tenants that share a real model."""
 
 from __future__ import annotations
 
+import json
 import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from octavo.api.async_llm import AsyncLLM
+from octavo.errors import ModelError
 from octavo.server.app import create_app
 from octavo.server.security import CacheIsolation, SecurityConfig, resolve_access
 from tests.cases.served import CHAT, COMPLETIONS, HI, good
@@ -16,6 +21,21 @@ from tests.server.wire import ask, error_of, post
 
 OPEN_PATHS = {"/", "/health", "/ready", "/version"}
 KEY = "sesame-0123456789"
+SCHEMAS: dict[str, Any] = {
+    "deep": json.loads('{"properties":{"p":' * 45 + "{}" + "}}" * 45),
+    "references": {
+        "$defs": {
+            f"L{i}": {"properties": {"a": {"$ref": f"#/$defs/L{i - 1}"}, "b": {"$ref": f"#/$defs/L{i - 1}"}}}
+            for i in range(1, 21)
+        }
+    },
+    "enum": {"enum": [str(i) for i in range(200_000)]},
+    "any_of": {"anyOf": [{"const": i} for i in range(5000)]},
+    "pattern": {"type": "string", "pattern": "(a{1,999}){1,999}"},
+    "long": {"type": "string", "maxLength": 1_000_000_000},
+    "optional": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(200)}},
+}  # fmt: skip
+PATTERNS = ("^(a+)+$", "(a|aa)+$", "(.*)*x", "([a-z]+)*[0-9]")
 
 
 def again(
@@ -27,6 +47,52 @@ def again(
 
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
+
+
+def with_schema(schema: Any) -> dict[str, Any]:
+    named = {"name": "t", "strict": True, "schema": schema}
+    return {**HI, "response_format": {"type": "json_schema", "json_schema": named}}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_sec_07_a_schema_that_explodes_is_refused_soon(smollm2: FastAPI, name: str) -> None:
+    started = time.monotonic()
+    response = post(smollm2, CHAT, with_schema(SCHEMAS[name]))
+    error_of(response, 400)
+    assert time.monotonic() - started < 5
+
+
+def test_sec_08_patterns_that_backtrack_are_refused_soon(smollm2: FastAPI) -> None:
+    started = time.monotonic()
+    for pattern in PATTERNS:
+        schema = {"properties": {"v": {"type": "string", "pattern": pattern}}}
+        error_of(post(smollm2, CHAT, with_schema(schema)))
+    assert time.monotonic() - started < 5
+
+
+def test_sec_11_names_are_never_paths(smollm2: FastAPI) -> None:
+    for method, path in (
+        ("HEAD", "/api/blobs/sha256:../../../../etc/passwd"),
+        ("POST", "/api/blobs/sha256:" + 64 * "0"),
+        ("POST", "/api/create"),
+        ("POST", "/api/show"),
+        ("GET", "/v1/models/../../etc/passwd"),
+        ("GET", "/v1/models/..%2f..%2fetc%2fpasswd"),
+        ("GET", "/v1/requests/..%2f..%2fetc%2fpasswd/explain"),
+    ):
+        response = ask(smollm2, method, path)
+        assert response.status_code == 404
+        assert "root:" not in response.text
+    error_of(post(smollm2, CHAT, {**HI, "model": "/etc/passwd"}), 404)
+
+
+def test_sec_16_and_17_nothing_is_loaded_by_a_request(smollm2: FastAPI, tmp_path: Path) -> None:
+    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/api/pull", "/api/push"):
+        error_of(post(smollm2, path, {"model": "127.0.0.1:1/x/y", "lora_path": "/etc"}), 404)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    (tmp_path / "config.json").write_text('{"auto_map": {"AutoModel": "evil.Model"}}')
+    with pytest.raises(ModelError):
+        AsyncLLM(tmp_path)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "2130706433", "localhost"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import gc
 import signal
 import socket
 import threading
@@ -104,6 +105,8 @@ def run_server(
                 if risk is not None:
                     announce(risk)
                 stop_lost.append(runner.stop_soon)
+                gc.collect()
+                gc.freeze()  # or each large body has the collector walk through all there is
                 if not is_lost.is_set():
                     runner.run(sockets=[sock])
             if is_lost.is_set():
