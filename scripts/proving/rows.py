@@ -100,6 +100,13 @@ def keep(record: Path, section: str, row: Row) -> None:
     whole.replace(record)
 
 
+def suite_row(what: str, bar: str, *arguments: str) -> Row:
+    """A promise that whole files of tests hold; the short version leaves them to the suite, which is run before it."""
+    if SMALL:
+        return skipped(what, "the suite has these tests", bar)
+    return pytest_row(what, bar, *arguments)
+
+
 def pytest_row(what: str, bar: str, *arguments: str) -> Row:
     """A promise that tests hold."""
     done = subprocess.run(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from scripts.proving.rows import SMALL, Paths, Row, on_quiet, pytest_row, quiet_bar
+from scripts.proving.rows import SMALL, Paths, Row, on_quiet, quiet_bar, suite_row
 from tests.e2e import serving
 from tests.e2e.test_disk_tier import killed_server
 
@@ -61,7 +61,7 @@ def _perplexity(path: Path, dtype: str) -> float:
 
 def disk_restart(paths: Paths) -> Iterator[Row]:
     """The same bits from disk, for every KV type; the time to the first token, cold and after `kill -9`."""
-    yield pytest_row(
+    yield suite_row(
         "restart from disk, every KV type, llama and gemma3: ids and log-probabilities",
         "the same bits",
         "tests/engine/test_disk_restart.py",
