@@ -52,18 +52,15 @@ def load_runtime(
     without seed reproducible. OCTAVO_ISA names the kernel table where the configuration does not.
     Raises: InvalidRequest, ModelError, StoreError, CapacityError.
     """
-    path = resolve_model(config.model.model)
-    env = from_env()
-    compute = replace(config.compute, isa=config.compute.isa or env.isa)
-    config = replace(config, model=_named(config.model), compute=compute)
+    path, home, config = _resolved(config)
     with within_limits(path), open_weights(path) as weights:
-        build = build_to_start_from(env.home, weights.path, config.model)
+        build = build_to_start_from(home, weights.path, config.model)
         engine, (ready, template) = load_both(
             lambda on_planned: load_engine(
                 config,
                 weights,
                 build=build,
-                digest=stored_digest(env.home, weights.path),
+                digest=stored_digest(home, weights.path),
                 on_planned=on_planned,
             ),
             lambda: _front_end(config.model, weights.metadata, tokenizer),
@@ -86,22 +83,19 @@ def start_engine_process(
     when no engine can be started any more. Requests that stopped two engines are kept below OCTAVO_HOME.
     Raises: as `load_runtime`; EngineDead if the process ends without a word.
     """
-    path = resolve_model(config.model.model)
-    env = from_env()
-    compute = replace(config.compute, isa=config.compute.isa or env.isa)
-    config = replace(config, model=_named(config.model), compute=compute)
-    build = build_to_start_from(env.home, path, config.model)
-    spec = EngineSpec(
-        config=config,
-        path=str(path),
-        build_path=None if build is None else str(build.path),
-        build_digest=None if build is None else build.digest,
-        digest=stored_digest(env.home, path),
-        log_level=logging.getLevelName(logging.getLogger("octavo").getEffectiveLevel()),
-        log_format=log_format_in_use().value,
-    )
-    supervision = Supervision(replays, env.home / "quarantine")
+    path, home, config = _resolved(config)
+    supervision = Supervision(replays, home / "quarantine")
     with within_limits(path), open_weights(path) as weights:
+        build = build_to_start_from(home, weights.path, config.model)
+        spec = EngineSpec(
+            config=config,
+            path=str(path),
+            build_path=None if build is None else str(build.path),
+            build_digest=None if build is None else build.digest,
+            digest=stored_digest(home, weights.path),
+            log_level=logging.getLevelName(logging.getLogger("octavo").getEffectiveLevel()),
+            log_format=log_format_in_use().value,
+        )
         client, (ready, template) = load_both(
             lambda on_planned: ProcessClient(
                 spec, limits=queue, supervision=supervision, on_planned=on_planned, on_lost=on_lost
@@ -133,6 +127,14 @@ def load_both(
     except BaseException:
         engine.close()
         raise
+
+
+def _resolved(config: EngineConfig) -> tuple[Path, Path, EngineConfig]:
+    """The model's file, OCTAVO_HOME, and the configuration with a name to show and the kernel table asked for."""
+    path = resolve_model(config.model.model)
+    env = from_env()
+    compute = replace(config.compute, isa=config.compute.isa or env.isa)
+    return path, env.home, replace(config, model=_named(config.model), compute=compute)
 
 
 def _front_end(
