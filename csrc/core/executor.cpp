@@ -101,26 +101,25 @@ Status Executor::execute(const BatchView& batch, const SampleView& sample, const
   if (Status status = check_batch(batch, limits_); !status.ok()) return status;
   if (Status status = check_sample(sample, result, batch.num_rows(), limits_); !status.ok()) return status;
   now_ = {&batch, &sample, &result};
-  run_team(
+  control_.observe(now_ns(), run_team(
       [](void* context, int member) {
         Executor& executor = *static_cast<Executor*>(context);
         executor.run_step(executor.members_[member]);
       },
-      this);
+      this));
   now_ = {};
   return {};
 }
 
-// Runs a task on the team, or on this thread alone while others keep the rest of it from running.
-void Executor::run_team(ThreadPool::Task task, void* context) {
+// Runs a task of one step on the team, or on this thread alone while others keep the rest of it from running.
+TeamControl::Run Executor::run_team(ThreadPool::Task task, void* context) {
   ThreadPool& pool = runtime_->pool;
   const int64_t begin = now_ns(), slept = pool.slept_ns();
-  const bool is_alone = pool.size() == 1 || control_.is_alone(begin);
+  const int32_t num_tokens = now_.batch->num_tokens();
+  const bool is_alone = control_.is_alone(begin, num_tokens);
   team_size_ = is_alone ? 1 : pool.size();
   pool.run(task, context, is_alone);
-  if (is_alone) return;
-  const int64_t end = now_ns();
-  control_.observe(end, end - begin, pool.slept_ns() - slept);
+  return {num_tokens, 1, now_ns() - begin, pool.slept_ns() - slept};
 }
 
 void Executor::set_counting(bool is_counting) {

@@ -160,12 +160,12 @@ class Executor {
   };
 
   explicit Executor(std::shared_ptr<Runtime> runtime)
-      : runtime_(std::move(runtime)), control_(runtime_->pool.size()) {}
+      : runtime_(std::move(runtime)), control_(runtime_->pool.size(), kOwnTokens * runtime_->pool.size()) {}
   Status allocate();
   // Floats from one kept row to the next.
   size_t kept_stride() const { return round_up(hidden_size_, 16); }
 
-  void run_team(ThreadPool::Task task, void* context);
+  TeamControl::Run run_team(ThreadPool::Task task, void* context);
   void run_step(Member& member);
   void run_decode(DecodeState& state, Member& member);
   void begin_decode(const BatchView& batch, const SampleView& sample, std::span<int32_t> tokens, DecodeState& state);

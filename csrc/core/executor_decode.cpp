@@ -24,12 +24,14 @@ Status Executor::decode(const BatchView& batch, const SampleView& sample, const 
     Executor* executor;
     DecodeState* state;
   } context{this, &state};
-  run_team(
+  TeamControl::Run done = run_team(
       [](void* pointer, int member) {
         const auto& [executor, its_state] = *static_cast<Context*>(pointer);
         executor->run_decode(*its_state, executor->members_[member]);
       },
       &context);
+  done.num_steps = state.num_done;
+  control_.observe(now_ns(), done);
   now_ = {};
   *num_done = state.num_done;
   return {};

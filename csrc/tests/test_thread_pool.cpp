@@ -113,37 +113,77 @@ void test_caller_alone() {
 
 constexpr int64_t kMs = 1'000'000;
 
-void test_team_is_left_alone_while_it_stalls() {
-  TeamControl control(2);
-  control.observe(0, 4 * kMs, 3 * kMs);
-  CHECK(!control.is_alone(0));  // once is chance
-  control.observe(4 * kMs, 4 * kMs, 3 * kMs);
-  CHECK(control.is_alone(5 * kMs) && control.is_alone(253 * kMs) && !control.is_alone(255 * kMs));
-  // A try that stalls again is paid with a longer pause.
-  control.observe(260 * kMs, 4 * kMs, 3 * kMs);
-  CHECK(control.is_alone(755 * kMs) && !control.is_alone(765 * kMs));
-  // Smooth steps end it; after many of them the next pause is a short one.
-  int64_t now = 800 * kMs;
-  for (int i = 0; i < 20; ++i, now += 4 * kMs) control.observe(now, 4 * kMs, kMs / 2);
-  CHECK(!control.is_alone(now));
-  for (int i = 0; i < 2; ++i) control.observe(now, 4 * kMs, 3 * kMs);
-  CHECK(control.is_alone(now + 249 * kMs) && !control.is_alone(now + 251 * kMs));
+// Lets `num_steps` steps of `num_tokens` tokens pass, of so long each on the team, of which it sleeps a share, or alone.
+struct Steps {
+  TeamControl control{2, 16};
+  int64_t now = 0;
+  int num_alone = 0;
+
+  void run(int num_steps, int64_t team_ns, double slept, int64_t alone_ns, int32_t num_tokens = 1) {
+    num_alone = 0;
+    for (int i = 0; i < num_steps; ++i) {
+      const bool is_alone = control.is_alone(now, num_tokens);
+      const int64_t elapsed = is_alone ? alone_ns : team_ns;
+      now += elapsed;
+      num_alone += is_alone;
+      const double slept_ns = is_alone ? 0.0 : slept * static_cast<double>(team_ns);
+      control.observe(now, {num_tokens, 1, elapsed, static_cast<int64_t>(slept_ns)});
+    }
+  }
+};
+
+void test_team_that_stalls_makes_way_for_one_thread_that_is_faster() {
+  Steps steps;
+  steps.run(8, 10 * kMs, 0.6, 6 * kMs);
+  CHECK(steps.num_alone == 0);
+  steps.run(500, 10 * kMs, 0.6, 6 * kMs);
+  CHECK(steps.num_alone > 440);
+  // Undisturbed again, it is a team again within a pause, and for good.
+  steps.run(2000, 3 * kMs, 0.01, 6 * kMs);
+  steps.run(100, 3 * kMs, 0.01, 6 * kMs);
+  CHECK(steps.num_alone == 0);
+}
+
+void test_team_that_sleeps_but_is_faster_goes_on() {
+  Steps steps;
+  steps.run(2000, 5 * kMs, 0.6, 7 * kMs);
+  CHECK(steps.num_alone > 0 && steps.num_alone < 40);
+}
+
+void test_steps_of_many_tokens_are_always_the_teams() {
+  Steps steps;
+  steps.run(50, 10 * kMs, 0.9, 1 * kMs, 16);
+  CHECK(steps.num_alone == 0);
+  steps.run(50, 10 * kMs, 0.6, 6 * kMs);
+  CHECK(steps.num_alone > 0);
+  steps.run(50, 10 * kMs, 0.9, 1 * kMs, 16);
+  CHECK(steps.num_alone == 0);
+}
+
+void test_trial_is_given_up_where_there_is_nothing_to_compare_with() {
+  Steps steps;
+  steps.run(9, 10 * kMs, 0.6, 6 * kMs);
+  CHECK(steps.num_alone == 1);
+  steps.run(3, 12 * kMs, 0.6, 8 * kMs, 2);
+  CHECK(steps.num_alone == 0);
 }
 
 void test_short_steps_and_single_threads_decide_nothing() {
-  TeamControl many(2), one(1);
-  for (int i = 0; i < 10; ++i) {
-    many.observe(i, 50'000, 49'000);
-    one.observe(i, 4 * kMs, 4 * kMs);
-  }
-  CHECK(!many.is_alone(10) && !one.is_alone(10));
+  Steps steps;
+  steps.run(50, 50'000, 0.9, 10'000);
+  CHECK(steps.num_alone == 0);
+  TeamControl one(1, 8);
+  CHECK(one.is_alone(0, 1) && one.is_alone(0, 100));
 }
 
 }  // namespace
 
 int main() {
   test_caller_alone();
-  test_team_is_left_alone_while_it_stalls();
+  test_team_that_stalls_makes_way_for_one_thread_that_is_faster();
+  test_team_that_sleeps_but_is_faster_goes_on();
+  test_steps_of_many_tokens_are_always_the_teams();
+  test_trial_is_given_up_where_there_is_nothing_to_compare_with();
   test_short_steps_and_single_threads_decide_nothing();
   test_barriers(1, 10, 3);
   test_barriers(2, 50, 100);
