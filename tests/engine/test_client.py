@@ -185,8 +185,8 @@ def test_the_first_token_is_predicted_from_what_steps_cost() -> None:
     inbox = Inbox()
     client = ThreadedClient(engine, on_outputs=inbox)
     assert client.predict_first_token_s(100) is None
-    for name in ("a", "b", "c"):
-        client.add(request(name, [ord(name) % 50] * 64, max_tokens=1, eos=[]))
-    inbox.wait_for(3)
+    for i, length in enumerate((64, 100, 150, 200, 300)):
+        client.add(request(str(i), [i + 1] * length, max_tokens=1, eos=[]))
+        inbox.wait_for(i + 1)
     assert client.predict_first_token_s(200) == pytest.approx(0.2, rel=0.05)
     client.close()

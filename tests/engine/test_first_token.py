@@ -67,11 +67,11 @@ class Scene:
             if output.request_id in self.waiting:
                 self.take(output.request_id)
         stats = outputs.stats
-        num_waiting = sum(num_tokens for num_tokens, _ in self.waiting.values())
         self.forecast.note_step(
             stats.prices,
             num_decoding=stats.num_decoding,
-            num_ahead=max(0, num_waiting - stats.num_prefilled_tokens),
+            waiting=[num_tokens for num_tokens, _ in self.waiting.values()],
+            num_begun=stats.num_prefilled_tokens,
             is_busy=self.engine.has_work,
             now_s=self.clock.now,
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from octavo.engine.step_model import MIN_PREFILL_TOKENS, StepModel
+from octavo.engine.step_model import MIN_PREFILL_TOKENS, StepLoad, StepModel
 from octavo.ops.protocol import Batch
 from tests.engine.fakes import Collected, fake_engine, request, run_all
 
@@ -143,26 +144,59 @@ def test_prefill_advances_by_16_tokens_even_if_every_step_is_too_long() -> None:
     assert rows_of(executor.batches[-1]) == [1, MIN_PREFILL_TOKENS]
 
 
-def test_step_model_finds_price_and_slope_under_noise() -> None:
-    model = StepModel()
-    for i in range(30):
-        noise = 1.0 + 0.05 * ((i * 7919) % 11 - 5) / 5
-        model.observe(0, 0.0, 0.010 * noise if i % 9 else 3.0)
-        context = (i % 8) * 400.0
-        tokens = 64 + 16 * (i % 5)
-        seconds = 0.010 + tokens * (0.0004 + 1e-7 * context)
-        model.observe(tokens, context, seconds * noise if i % 7 else seconds * 20)
-    estimate = model.estimate(128, 1000.0)
-    assert estimate == pytest.approx(0.010 + 128 * 0.0005, rel=0.15)
+def cost(load: StepLoad) -> float:
+    decode_s = 0.0006 * load.num_decoding + 2e-6 * load.decode_positions
+    return 0.004 + decode_s + 0.0004 * load.num_prefill_tokens + 1e-7 * load.prefill_positions
+
+
+def some_load(rng: np.random.Generator, *, is_prefill: bool) -> StepLoad:
+    num_decoding, num_prefill = rng.integers(1, 20), 16 * rng.integers(1, 20) if is_prefill else 0
+    decode_positions, mean = num_decoding * rng.integers(50, 1000), rng.integers(10, 3000)
+    return StepLoad(num_decoding, decode_positions, num_prefill, num_prefill * mean)
+
+
+def test_step_model_finds_prices_under_noise() -> None:
+    rng, model = np.random.default_rng(3), StepModel()
+    for i in range(160):
+        load = some_load(rng, is_prefill=i % 2 == 0)
+        is_wild = i % 7 == 0
+        model.observe(load, cost(load) * (10 if is_wild else rng.uniform(0.95, 1.05)))
+    for is_prefill in (False, True):
+        load = some_load(rng, is_prefill=is_prefill)
+        assert model.estimate(load) == pytest.approx(cost(load), rel=0.15)
     near, far = model.max_prefill_tokens(0.2, 0), model.max_prefill_tokens(0.2, 6000)
     assert near % MIN_PREFILL_TOKENS == far % MIN_PREFILL_TOKENS == 0
-    assert 350 <= near <= 520
-    assert 150 <= far <= 230
+    assert 0.4 < far / near < 0.6
+
+
+@pytest.mark.parametrize("is_prefill", [False, True])
+def test_step_model_follows_a_machine_that_gets_slower_at_one_kind_of_work(is_prefill) -> None:
+    rng, model = np.random.default_rng(4), StepModel()
+    for i in range(212):
+        load, is_slow = some_load(rng, is_prefill=i % 2 == 0), i >= 200
+        base = cost(load._replace(num_prefill_tokens=0, prefill_positions=0))
+        prompts = cost(load) - base
+        model.observe(
+            load,
+            base + prompts * (1 + (is_slow and is_prefill)) + base * (is_slow and not is_prefill),
+        )
+    load = some_load(rng, is_prefill=is_prefill)
+    base = cost(load._replace(num_prefill_tokens=0, prefill_positions=0))
+    expected = base + 2 * (cost(load) - base) if is_prefill else 2 * base
+    assert model.estimate(load) == pytest.approx(expected, rel=0.1)
+
+
+def test_step_model_takes_what_it_has_not_seen_in_the_usual_proportion() -> None:
+    model = StepModel()
+    model.observe(StepLoad(0, 0, 100, 5000), 0.113)
+    estimate = model.estimate(StepLoad(0, 0, 500, 500 * 250))
+    assert estimate is not None
+    assert 0.3 < estimate < 0.8
 
 
 def test_step_model_is_cautious_before_it_knows_anything() -> None:
     model = StepModel()
-    assert model.estimate(10, 0.0) is None
+    assert model.estimate(StepLoad(0, 0, 10, 0)) is None
     assert MIN_PREFILL_TOKENS <= model.max_prefill_tokens(0.2, 0) <= 64
 
 

@@ -15,10 +15,11 @@ from octavo.engine.admission import check_request, max_output_tokens, token_arra
 from octavo.engine.batch import ChunkRows, StepBuilder, StepInput
 from octavo.engine.board import ProgressBoard
 from octavo.engine.disk_loads import DiskLoads
+from octavo.engine.prefill import FULL_STEP_TOKENS
 from octavo.engine.request import Request, RequestStatus
 from octavo.engine.runner import ModelRunner
 from octavo.engine.scheduler import Schedule, Scheduler, SchedulerLimits
-from octavo.engine.step_model import StepModel
+from octavo.engine.step_model import StepLoad, StepModel
 from octavo.engine.timekeeper import Timekeeper
 from octavo.errors import EngineDead, InvalidRequest
 from octavo.messages import (
@@ -171,8 +172,9 @@ class Engine:
         stats = self._stats
         running = self._scheduler.running
         behind = [r for r in running if r.num_output_tokens == 0]
-        prices = self._step_model.prices()
-        limits = (self._max_step_s, self._limits.max_num_batched_tokens)
+        decoding = [r.num_tokens for r in running if r.num_output_tokens]
+        prices = self._step_model.prices(StepLoad(len(decoding), sum(decoding)))
+        limits = (self._max_step_s, self._limits.max_num_batched_tokens, FULL_STEP_TOKENS)
         return EngineStats(
             num_running=len(running),
             num_waiting=len(self._scheduler.waiting),
@@ -191,7 +193,7 @@ class Engine:
             num_prefix_misses={
                 reason.value: count for reason, count in self._scheduler.num_misses.items()
             },
-            num_decoding=len(running) - len(behind),
+            num_decoding=len(decoding),
             num_prefilled_tokens=sum(r.num_computed_tokens for r in behind),
             prices=None if prices is None else StepPrices(*prices, *limits),
             num_broken_invariants=stats.num_broken_invariants,
@@ -311,9 +313,7 @@ class Engine:
             self._run_decode(schedule, step)
             return
         result = self._runner.run(step.batch, step.sample)
-        self._step_model.observe(
-            schedule.num_prefill_tokens, schedule.prefill_context, result.seconds
-        )
+        self._step_model.observe(schedule.load(), result.seconds)
         self._scheduler.advance(schedule)
         self._times.observe(schedule, self._scheduler, result.seconds)
         self._stats.num_steps += 1
@@ -336,7 +336,7 @@ class Engine:
         run = self._builder.decode_run(schedule.num_steps, self._interrupt)
         result = self._runner.decode(step.batch, step.sample, run)
         num_done = len(result.token_ids)
-        self._step_model.observe(0, 0.0, result.seconds / num_done)
+        self._step_model.observe(schedule.load(num_done), result.seconds / num_done)
         self._scheduler.advance(schedule, num_done)
         self._times.observe(schedule, self._scheduler, result.seconds, num_done)
         self._stats.num_steps += num_done

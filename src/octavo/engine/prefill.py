@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from octavo.cache.manager import PrefixMatch
 from octavo.cache.radix_tree import Node, key_of
@@ -12,6 +13,9 @@ from octavo.kv_layout import BLOCK_SIZE
 PrefillLimit = Callable[[int], int]
 """Prefill tokens, the first of them at this position, that a step may hold while others decode."""
 
+
+FULL_STEP_TOKENS: Final = 64
+"""Prompt tokens with which a step computes at its full rate: more of them make it longer, no cheaper."""
 
 BlockKey = tuple[Node | None, str | None, bytes]
 """A full block that somebody may look for: what it follows, its salt, its tokens."""
@@ -29,10 +33,15 @@ def next_block(request: Request, match: PrefixMatch) -> BlockKey | None:
 
 
 class PrefillBudget:
-    """Tokens a step may still prefill. `limit`, given while others decode, is asked once, by the first who prefills."""
+    """Tokens a step may still prefill. `limit`, given while others decode, is asked once, by the first who prefills.
+
+    A step that holds enough of them ends with the prompt that it finishes: that one's first token would only come later
+    for those behind it, who gain nothing.
+    """
 
     def __init__(self, num_tokens: int, limit: PrefillLimit | None) -> None:
         self.num_left = num_tokens
+        self._num_spent = 0
         self._limit = limit
 
     def grant(self, request: Request) -> int:
@@ -42,9 +51,13 @@ class PrefillBudget:
             self._limit = None
         return min(self.num_left, request.num_remaining_tokens)
 
-    def spend(self, num_tokens: int) -> None:
-        """Take granted tokens out of the budget."""
+    def spend(self, request: Request, num_tokens: int) -> None:
+        """Take tokens granted to the request out of the budget."""
         self.num_left -= num_tokens
+        self._num_spent += num_tokens
+        is_last = num_tokens == request.num_remaining_tokens
+        if is_last and self._num_spent >= FULL_STEP_TOKENS:
+            self.num_left = 0
 
 
 class ComingBlocks:

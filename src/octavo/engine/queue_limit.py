@@ -25,9 +25,9 @@ class WaitingRoom:
         self._mean_wait_s = 1.0
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens of the prompts that wait."""
-        return self._num_tokens
+    def lengths(self) -> list[int]:
+        """Tokens of the prompts that wait, oldest first."""
+        return [num_tokens for num_tokens, _ in self._waiting.values()]
 
     def admit(self, message: AddRequest, now_s: float) -> None:
         """Let a request in. One of any length may wait alone, one that goes on was let in before. Raises: QueueFull."""

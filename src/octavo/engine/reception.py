@@ -46,7 +46,8 @@ class Reception:
             self._forecast.note_step(
                 stats.prices,
                 num_decoding=stats.num_decoding,
-                num_ahead=max(0, self._waiting_room.num_tokens - stats.num_prefilled_tokens),
+                waiting=self._waiting_room.lengths,
+                num_begun=stats.num_prefilled_tokens,
                 is_busy=bool(self._num_open_by_id),
                 now_s=now_s,
             )

@@ -17,6 +17,7 @@ from octavo.engine.fairness import TenantCounters, WaitingOrder
 from octavo.engine.prefill import ComingBlocks, PrefillBudget, PrefillLimit
 from octavo.engine.request import Request, RequestStatus
 from octavo.engine.seats import Seats, cheapest
+from octavo.engine.step_model import StepLoad
 from octavo.engine.timeline import HeldBy
 
 _TOKENS_A_STEP: Final = 2
@@ -42,8 +43,14 @@ class Schedule:
     num_steps: int = 1
     """Decode steps granted; slots are there for all of them. More than 1 only if each chunk is one plain token."""
     num_prefill_tokens: int = 0
-    prefill_context: float = 0.0
-    """Mean position of the prefill tokens."""
+
+    def load(self, num_steps: int = 1) -> StepLoad:
+        """What the step has to compute, or one of `num_steps` on average; to be asked before it is noted as run."""
+        positions = [(n, n * (r.num_computed_tokens + n / 2)) for r, n in self.chunks]
+        decode = [position for n, position in positions if n == 1]
+        prefill = sum(position for n, position in positions if n > 1)
+        later = len(decode) * (num_steps - 1) / 2
+        return StepLoad(len(decode), sum(decode) + later, self.num_prefill_tokens, prefill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +225,7 @@ class Scheduler:
         num_tokens = min(prefill.grant(request), max(1, self._seats.num_free_slots(request)))
         if num_tokens and self._seats.make_room(request, num_tokens, chosen):
             chosen[request] = num_tokens
-            prefill.spend(num_tokens)
+            prefill.spend(request, num_tokens)
             coming.add(request)
 
     def _start_waiting(
@@ -250,7 +257,7 @@ class Scheduler:
         num_tokens = prefill.grant(request)
         if num_tokens and self._seats.make_room(request, num_tokens, chosen):
             chosen[request] = num_tokens
-            prefill.spend(num_tokens)
+            prefill.spend(request, num_tokens)
             coming.add(request)
         return True
 
@@ -300,11 +307,7 @@ class Scheduler:
 
     def _schedule_of(self, chosen: dict[Request, int]) -> Schedule:
         schedule = Schedule([Chunk(*item) for item in chosen.items()], list(self._seats.copies))
-        prefill = [chunk for chunk in schedule.chunks if chunk.num_tokens > 1]
-        if prefill:
-            schedule.num_prefill_tokens = sum(n for _, n in prefill)
-            weighted = sum(n * (request.num_computed_tokens + n / 2) for request, n in prefill)
-            schedule.prefill_context = weighted / schedule.num_prefill_tokens
+        schedule.num_prefill_tokens = sum(n for _, n in schedule.chunks if n > 1)
         return schedule
 
     def held_by(self, schedule: Schedule) -> HeldBy | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,85 +16,158 @@ _FIRST_TRY_TOKENS: Final = 64
 
 _MAX_DECODE_STEPS: Final = 64
 
-_WINDOW: Final = 32
+_WINDOW: Final = 64
 """Samples kept of each kind: old ones describe another load."""
+
+_NUM_EARLY: Final = 16
+_REFIT_EVERY: Final = 8
+"""Samples after which the fit is made anew; among the first few, after each."""
+
+_NUM_RECENT: Final = 5
+"""Steps of a kind whose cost tells how fast the machine is at it just now."""
+
+_USUAL: Final = np.array([8.0, 1.0, 0.003, 1.0, 0.001])
+"""What a step costs (StepLoad's order, a 1 before it) in prices of one prompt token: where nothing is known yet."""
+
+_PRIOR_WEIGHT: Final = 0.003
+"""Of `_USUAL`, in samples."""
+
+_NEAR: Final = 0.1
+"""Share by which a sample may be off and still count in full."""
+
+
+class StepLoad(NamedTuple):
+    """What a step has to compute: tokens, and the sums of their positions."""
+
+    num_decoding: float = 0
+    decode_positions: float = 0
+    num_prefill_tokens: float = 0
+    prefill_positions: float = 0
 
 
 class StepModel:
-    """Estimates seconds = base + tokens * (per_token + per_context * context), context being the mean position.
+    """Estimates seconds = speed * (base + prices * decode load) + speed' * prices * prefill load.
 
-    `base` is the median of recent steps without prefill. The two others are a Theil-Sen fit over recent steps with
-    prefill (medians of slopes and of what they leave): up to a quarter of the samples may be wild, as on a machine
-    that is shared, without moving the estimate.
+    Base and prices are a fit of least squares of the relative error over the last steps with prefill and the last
+    without. None of them is negative, what the samples leave open is taken in the usual proportion, and samples far off
+    count less (Huber's weights). The speeds follow the last few steps: a machine that is shared gets slower and faster by
+    half within seconds, at what waits for memory (decoding) not as at what computes (prompts).
     """
 
     def __init__(self) -> None:
-        self._decode_s: deque[float] = deque(maxlen=_WINDOW)
-        self._prefill: deque[tuple[int, float, float]] = deque(maxlen=_WINDOW)
-        self._fit: tuple[float, float, float] | None = None
+        self._decode: deque[tuple[StepLoad, float]] = deque(maxlen=_WINDOW)
+        self._prefill: deque[tuple[StepLoad, float]] = deque(maxlen=_WINDOW)
+        self._decode_speed = _Speed()
+        self._prefill_speed = _Speed()
+        self._num_samples = 0
+        self._fit = np.zeros(5)
+        self._decoding = StepLoad()
 
-    def observe(self, num_prefill_tokens: int, context: float, seconds: float) -> None:
-        """Learn from one step. `context` is the mean position of its prefill tokens."""
-        if num_prefill_tokens == 0:
-            self._decode_s.append(seconds)
-        elif num_prefill_tokens >= MIN_PREFILL_TOKENS or not self._prefill:
-            # A few tokens cost as much as none: they say nothing of the price of one.
-            self._prefill.append((num_prefill_tokens, context, seconds))
+    def observe(self, load: StepLoad, seconds: float) -> None:
+        """Learn from one step."""
+        seconds = max(seconds, 1e-9)
+        self._decoding = StepLoad(load.num_decoding, load.decode_positions)
+        (self._prefill if load.num_prefill_tokens else self._decode).append((load, seconds))
+        self._num_samples += 1
+        if self._num_samples <= _NUM_EARLY or self._num_samples % _REFIT_EVERY == 0:
+            self._fit = _fitted([*self._prefill, *self._decode])
+            for samples in (self._decode, self._prefill):  # measured by the fit that holds now
+                for sample in list(samples)[-_NUM_RECENT:]:
+                    self._note_speed(*sample)
         else:
-            return
-        self._fit = None
+            self._note_speed(load, seconds)
 
-    def estimate(self, num_prefill_tokens: int, context: float) -> float | None:
-        """Seconds of a step, None before any prefill was seen."""
+    def estimate(self, load: StepLoad) -> float | None:
+        """Seconds of a step, None before any was seen."""
+        if not self._num_samples:
+            return None
+        decode_s, prefill_s = self._fitted_s(load)
+        return self._decode_speed.value * decode_s + self._prefill_speed.value * prefill_s
+
+    def prices(self, decoding: StepLoad) -> tuple[float, float, float] | None:
+        """Seconds: of a step that only decodes these, of a prompt token, and of its position; None before any prefill."""
         if not self._prefill:
             return None
-        base, per_token, per_context = self._fitted()
-        return base + num_prefill_tokens * (per_token + per_context * context)
-
-    def prices(self) -> tuple[float, float, float] | None:
-        """Base, price per token and price per token and position, in seconds. None before any prefill was seen."""
-        return self._fitted() if self._prefill else None
+        *_, token_s, position_s = self._prefill_speed.value * self._fit
+        return self._decode_s(decoding), float(token_s), float(position_s)
 
     def max_decode_steps(self, max_call_s: float) -> int:
         """Steps without prefill that fit into `max_call_s`: at least 1, and 1 until one was seen."""
-        if not self._decode_s:
+        if not self._decode:
             return 1
-        return max(1, int(min(max_call_s / max(self._decode_median(), 1e-6), _MAX_DECODE_STEPS)))
+        step_s = max(self._decode_s(self._decoding), 1e-6)
+        return max(1, int(min(max_call_s / step_s, _MAX_DECODE_STEPS)))
 
-    def max_prefill_tokens(self, max_step_s: float, context: float) -> int:
-        """Prefill tokens, the first of them at position `context`, that keep a step below `max_step_s`.
+    def max_prefill_tokens(self, max_step_s: float, position: float) -> int:
+        """Prefill tokens, the first of them at `position`, that keep a step below `max_step_s`.
 
         At least MIN_PREFILL_TOKENS, whole multiples of it.
         """
-        if not self._prefill:
+        prices = self.prices(self._decoding)
+        if prices is None:
             return _FIRST_TRY_TOKENS
-        base, per_token, per_context = self._fitted()
-        # The mean position of n tokens from `context` is context + n / 2: solve n * (price + slope * n) = room.
-        room = max(0.0, max_step_s - base)
-        price = per_token + per_context * context
-        slope = per_context / 2
+        base_s, token_s, position_s = prices
+        # The mean position of n tokens is position + n / 2: solve n * (price + slope * n) = room.
+        room = max(0.0, max_step_s - base_s)
+        price = token_s + position_s * position
+        slope = position_s / 2
         root = price + math.sqrt(price * price + 4 * slope * room)
         tokens = 2 * room / root if root > 0 else math.inf
         whole = int(min(tokens, 2**20)) // MIN_PREFILL_TOKENS * MIN_PREFILL_TOKENS
         return max(MIN_PREFILL_TOKENS, whole)
 
-    def _decode_median(self) -> float:
-        ordered = sorted(self._decode_s)
-        return ordered[len(ordered) // 2]
+    def _note_speed(self, load: StepLoad, seconds: float) -> None:
+        decode_s, prefill_s = self._fitted_s(load)
+        if load.num_prefill_tokens == 0:
+            self._decode_speed.note(seconds / decode_s)
+        else:
+            left_s = seconds - self._decode_speed.value * decode_s
+            self._prefill_speed.note(left_s / max(prefill_s, 1e-9))
 
-    def _fitted(self) -> tuple[float, float, float]:
-        if self._fit is None:
-            self._fit = self._solve()
-        return self._fit
+    def _decode_s(self, decoding: StepLoad) -> float:
+        return self._decode_speed.value * self._fitted_s(decoding)[0]
 
-    def _solve(self) -> tuple[float, float, float]:
-        base = self._decode_median() if self._decode_s else 0.0
-        tokens, contexts, seconds = np.array(self._prefill, np.float64).T
-        price = np.maximum(seconds - base, 0.0) / tokens  # [samples]
-        gaps = contexts[:, None] - contexts[None, :]  # [samples, samples]
-        # Samples from about the same place say nothing of a slope: their noise would be all of it.
-        is_apart = gaps > 64.0
-        slopes = (price[:, None] - price[None, :])[is_apart] / gaps[is_apart]
-        per_context = max(0.0, float(np.median(slopes))) if slopes.size else 0.0
-        per_token = max(0.0, float(np.median(price - per_context * contexts)))
-        return base, per_token, per_context
+    def _fitted_s(self, load: StepLoad) -> tuple[float, float]:
+        """Seconds at the usual speed: of the step and who decodes in it, and of its prompts."""
+        decode_s = float(self._fit[0] + self._fit[1:3] @ load[:2])
+        return max(decode_s, 1e-9), float(self._fit[3:] @ load[2:])
+
+
+class _Speed:
+    """Geometric mean of the last ratios of seconds to those of the fit, the highest and the lowest left out."""
+
+    def __init__(self) -> None:
+        self._logs: deque[float] = deque(maxlen=_NUM_RECENT)
+        self.value = 1.0
+
+    def note(self, ratio: float) -> None:
+        """Learn from one step."""
+        self._logs.append(math.log(max(ratio, 0.01)))
+        middle = sorted(self._logs)[1:-1] or self._logs
+        self.value = math.exp(sum(middle) / len(middle))
+
+
+def _fitted(samples: list[tuple[StepLoad, float]]) -> np.ndarray:
+    """Base and prices [5], by iteratively reweighted least squares."""
+    loads = np.array([(1.0, *load) for load, _ in samples])  # [samples, 5]
+    seconds = np.array([seconds for _, seconds in samples])
+    unit_s = float(np.median(seconds / (loads @ _USUAL)))
+    shares = (
+        loads * (_USUAL * unit_s) / seconds[:, None]
+    )  # of each sample's seconds, if all was usual
+    weights = np.ones(len(samples))
+    prior = _PRIOR_WEIGHT * np.eye(5)
+    for _ in range(4):
+        weighted = shares * weights[:, None]
+        matrix = shares.T @ weighted + prior
+        target = weighted.sum(axis=0) + _PRIOR_WEIGHT
+        factors = np.linalg.solve(matrix, target)
+        is_kept = factors >= 0
+        if not is_kept.all():
+            factors = np.zeros(5)
+            part = np.linalg.solve(matrix[np.ix_(is_kept, is_kept)], target[is_kept])
+            factors[is_kept] = np.maximum(part, 0.0)
+        off = np.abs(shares @ factors - 1)
+        weights = np.minimum(1.0, _NEAR / np.maximum(off, 1e-6))
+    fit: np.ndarray = factors * _USUAL * unit_s
+    return fit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from statistics import median
 from typing import Final
 
@@ -15,37 +16,67 @@ _LEAST_LEARNED: Final = 5
 
 
 class StepPrices(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """Seconds of a step = base_s + tokens * (token_s + context_s * mean position), as the engine has learned them.
+    """Seconds of a step = base_s + sum over its prompt tokens of (token_s + position_s * position), as learned.
 
-    base_s is that of a step that only decodes. While requests decode, a step is held below max_step_s; it never has more
-    than max_tokens.
+    base_s is that of a step that only decodes who decodes now. While requests decode, a step is held below max_step_s; it
+    never has more than max_tokens. One with full_tokens or more ends with the prompt that it finishes.
     """
 
     base_s: float
     token_s: float
-    context_s: float
+    position_s: float
     max_step_s: float
     max_tokens: int
+    full_tokens: int = 1
+
+    def chunk_tokens(self, position: int) -> int:
+        """Prompt tokens of a step beside decoding requests, the first of them at `position`."""
+        room = max(0.0, self.max_step_s - self.base_s)
+        price = self.token_s + self.position_s * position
+        root = price + math.sqrt(price * price + 2 * self.position_s * room)
+        fitting = 2 * room / root if root > 0 else math.inf
+        return int(min(max(fitting, _MIN_CHUNK), self.max_tokens))
 
 
-def chunk_tokens(prices: StepPrices, price: float) -> float:
-    """Prompt tokens of a step beside decoding requests, at `price` seconds each."""
-    room = max(0.0, prices.max_step_s - prices.base_s)
-    fitting = room / price if price > 0 else math.inf
-    return min(max(fitting, _MIN_CHUNK), float(prices.max_tokens))
+class PromptQueue:
+    """Prompts in the order in which they are computed, as [position reached, length]."""
 
+    def __init__(self, prices: StepPrices, *, is_decoding: bool) -> None:
+        """`is_decoding`: whether requests decode meanwhile, which cuts prompts to short steps."""
+        self._prices = prices
+        self._is_decoding = is_decoding
+        self._prompts: deque[tuple[int, int]] = deque()
 
-def predict_first_token_s(
-    prices: StepPrices, num_own: int, num_ahead: int, *, is_decoding: bool
-) -> float:
-    """Seconds until a prompt of `num_own` tokens is computed, `num_ahead` of others before it, from a step's begin on.
+    def __bool__(self) -> bool:
+        return bool(self._prompts)
 
-    `is_decoding`: whether requests decode meanwhile, which cuts prompts to short steps.
-    """
-    price = prices.token_s + prices.context_s * num_own / 2
-    num_tokens = num_own + num_ahead
-    chunk = chunk_tokens(prices, price) if is_decoding else prices.max_tokens
-    return num_tokens * price + math.ceil(num_tokens / chunk) * prices.base_s
+    def add(self, position: int, length: int) -> None:
+        """Put a prompt behind the others."""
+        if position < length:
+            self._prompts.append((position, length))
+
+    def take_step(self) -> float:
+        """Compute what one step holds; its seconds."""
+        prices = self._prices
+        room = prices.max_tokens
+        if self._is_decoding:
+            room = prices.chunk_tokens(self._prompts[0][0])
+        num_taken, seconds = 0, prices.base_s
+        while room and self._prompts:
+            position, length = self._prompts.popleft()
+            num_tokens = min(room, length - position)
+            seconds += num_tokens * (
+                prices.token_s + prices.position_s * (position + num_tokens / 2)
+            )
+            num_taken += num_tokens
+            room -= num_tokens
+            if position + num_tokens < length:
+                self._prompts.appendleft((position + num_tokens, length))
+                break
+            self._is_decoding = True
+            if num_taken >= prices.full_tokens:
+                break
+        return seconds
 
 
 class FirstTokenForecast:
@@ -61,8 +92,9 @@ class FirstTokenForecast:
         self._is_decoding = False
         self._is_busy = False
         self._begun_s = 0.0
-        self._num_there = 0
-        self._num_since = 0
+        self._num_begun = 0
+        self._there: list[int] = []
+        self._since: list[int] = []
         self._ratios: deque[float] = deque(maxlen=_NUM_LEARNED)
         self._started: deque[tuple[int, int]] = deque(maxlen=_NUM_LEARNED)
 
@@ -71,28 +103,33 @@ class FirstTokenForecast:
         prices: StepPrices | None,
         *,
         num_decoding: int,
-        num_ahead: int,
+        waiting: Iterable[int],
+        num_begun: int,
         is_busy: bool,
         now_s: float,
     ) -> None:
-        """A step ended: what steps cost, requests that decode, prompt tokens that wait to be computed."""
+        """A step ended: what steps cost, requests that decode, lengths of the prompts that have no first token yet.
+
+        `waiting` has the oldest first; `num_begun` of their tokens, those of the first, are computed.
+        """
         self._prices = prices
         self._is_decoding = num_decoding > 0
         self._is_busy = is_busy
         self._begun_s = now_s
-        self._num_there, self._num_since = num_ahead, 0
+        self._there, self._num_begun = list(waiting), num_begun
+        self._since.clear()
 
     def note_arrival(self, num_tokens: int, now_s: float) -> None:
         """A prompt came."""
         if self._is_busy:
-            self._num_since += num_tokens
+            self._since.append(num_tokens)
         else:  # its step begins at once
             self._is_busy = True
             self._begun_s = now_s
-            self._num_there += num_tokens
+            self._there.append(num_tokens)
 
     def note_outcome(self, predicted_s: float, seconds: float) -> None:
-        """Learn from a prediction of `predict_raw`."""
+        """Learn from a prediction of `predict_raw_s`."""
         if predicted_s > 0:
             self._ratios.append(min(max(seconds / predicted_s, 0.2), 5.0))
 
@@ -110,34 +147,36 @@ class FirstTokenForecast:
         prices = self._prices
         if prices is None:
             return None
-        share = self._computed_share
-        num_own = max(1, round(num_tokens * share))
-        if not self._is_busy:
-            return predict_first_token_s(prices, num_own, 0, is_decoding=False)
-        limit = float(prices.max_tokens)
-        if self._is_decoding:
-            limit = chunk_tokens(prices, prices.token_s + prices.context_s * num_own / 2)
-        num_there = round(self._num_there * share)
-        num_at_hand = min(num_there, int(limit))
-        left_s = self._left_s(prices, num_at_hand, now_s)
-        num_ahead = num_there - num_at_hand + round(self._num_since * share)
-        will_decode = self._is_decoding or num_at_hand > 0
-        return left_s + predict_first_token_s(prices, num_own, num_ahead, is_decoding=will_decode)
+        share = self._cached_share
+        queue = PromptQueue(prices, is_decoding=self._is_busy and self._is_decoding)
+        seconds = 0.0
+        if self._is_busy:
+            num_begun = self._num_begun
+            for length in self._there:
+                done = min(num_begun, length)
+                num_begun -= done
+                queue.add(done or _cached(length, share), length)
+            # A run of decode steps is cut short by who comes: half a step, on average.
+            whole_s = queue.take_step() - (now_s - self._begun_s) if queue else prices.base_s / 2
+            seconds += max(0.0, whole_s)
+            for length in self._since:
+                queue.add(_cached(length, share), length)
+        queue.add(_cached(num_tokens, share), num_tokens)
+        while queue:
+            seconds += queue.take_step()
+        return seconds
 
     @property
-    def _computed_share(self) -> float:
-        """Of the tokens of prompts, those that have to be computed."""
+    def _cached_share(self) -> float:
+        """Of the tokens of prompts, those that were found in the cache."""
         num_tokens = sum(tokens for tokens, _ in self._started)
-        num_cached = sum(cached for _, cached in self._started)
-        return 1.0 if num_tokens == 0 else 1 - num_cached / num_tokens
+        return sum(cached for _, cached in self._started) / num_tokens if num_tokens else 0.0
 
     @property
     def _correction(self) -> float:
         return median(self._ratios) if len(self._ratios) >= _LEAST_LEARNED else 1.0
 
-    def _left_s(self, prices: StepPrices, num_at_hand: int, now_s: float) -> float:
-        """What is left of the step at hand. A run of decode steps is cut short by who comes: half a step, on average."""
-        if num_at_hand == 0:
-            return prices.base_s / 2
-        whole_s = prices.base_s + num_at_hand * prices.token_s
-        return max(0.0, whole_s - (now_s - self._begun_s))
+
+def _cached(length: int, share: float) -> int:
+    """Where a prompt begins to be computed. Its last token always is."""
+    return min(round(length * share), length - 1)
