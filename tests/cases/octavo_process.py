@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -111,6 +112,22 @@ class Terminal:
 @contextmanager
 def served(*args: str | Path) -> Iterator[str]:
     """A server that is ready; yields its log so far. It must stop with 0 when told to."""
+    with served_process(*args) as started:
+        yield started.log
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """A server that is ready, and its log until then."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: str
+
+
+@contextmanager
+def served_process(*args: str | Path) -> Iterator[ServerProcess]:
+    """A server that is ready. It must stop with 0 when told to."""
     with start("serve", *args, "--port", "0") as process:
         assert process.stderr is not None
         log = ""
@@ -121,7 +138,7 @@ def served(*args: str | Path) -> Iterator[str]:
                 address = re.search(r"http://\S+", line)
             assert address is not None, log
             assert httpx.get(f"{address[0]}/ready").status_code == 200
-            yield log
+            yield ServerProcess(address[0], process, log)
         finally:
             process.terminate()
         assert process.wait(20) == 0, log

@@ -15,6 +15,7 @@ AREAS = {
     "errors/validation",
     "prefix cache",
     "security",
+    "scheduling/cancel",
 }
 
 

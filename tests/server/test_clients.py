@@ -42,7 +42,7 @@ class Guarded:
         self.app = app
         self.security = security
         self._sock = bind("127.0.0.1", 0)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        self.send_buffer(4096)
         self._sock.listen()
         self.address: tuple[str, int] = self._sock.getsockname()
         is_up = threading.Event()
@@ -52,6 +52,10 @@ class Guarded:
         self._thread = threading.Thread(target=self.server.run, args=([self._sock],))
         self._thread.start()
         assert is_up.wait(10)
+
+    def send_buffer(self, num_bytes: int) -> None:
+        """What the kernel holds for the clients that connect from now on."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, num_bytes)
 
     def connect(self) -> socket.socket:
         sock = socket.socket()
@@ -135,6 +139,16 @@ def test_a_client_that_does_not_read_loses_its_stream_and_its_request() -> None:
         until(lambda: not engine._open)
         assert len(engine.aborted) == 1
         assert server.num_dropped("slow_reader") == 1
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the kernel does not tell")
+def test_an_answer_that_only_the_kernel_holds_is_not_read_either() -> None:
+    body = json.dumps({"prompt": "x", "max_tokens": 20_000}).encode()
+    with guarded(endless(), client_timeout=0.4) as server:
+        server.send_buffer(2**20)
+        with server.connect() as sock:
+            sock.sendall(HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+            until(lambda: server.num_dropped("slow_reader") == 1)
 
 
 def test_a_client_that_reads_slowly_keeps_its_stream() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
@@ -17,6 +18,9 @@ MAX_HEADERS: Final = 200
 MIN_BODY_BYTES_PER_S: Final = 16 * 2**10
 """A body that comes slower than this, and takes longer than the time-out, is too slow."""
 _CHECKS_PER_TIMEOUT: Final = 4
+
+# struct tcp_info of Linux: segments on their way, all bytes ever acknowledged, bytes not even sent.
+_TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
 
 
 class _RefusedError(Exception):
@@ -47,7 +51,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._num_body_bytes = 0
         self._started_s: float | None = None  # when the request began that is not complete
         self._unread = 0
-        self._progress_s = 0.0  # when less was unread than before, or nothing
+        self._num_acknowledged = 0
+        self._progress_s = 0.0  # when the client had read something, or all there was
         self._check: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -128,14 +133,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.transport.is_closing() and not self.transport.get_write_buffer_size():
             return
         now = self.loop.time()
-        unread = self.transport.get_write_buffer_size()
-        # Not paused, an answer may make the buffer grow although its client reads.
-        is_growing = not self.flow.write_paused and not (
-            self.cycle is None or self.cycle.response_complete
-        )
-        if unread == 0 or unread < self._unread or is_growing:
+        if self._has_read_on():
             self._progress_s = now
-        self._unread = unread
         if now - self._progress_s >= self._timeout_s:
             self._on_drop("slow_reader")
             self.transport.abort()
@@ -144,6 +143,21 @@ class GuardedProtocol(HttpToolsProtocol):
             self._on_drop("slow_request")
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly")
         self._check = self.loop.call_later(self._timeout_s / _CHECKS_PER_TIMEOUT, self._check_peer)
+
+    def _has_read_on(self) -> bool:
+        """Whether the client took anything since the last look, or has nothing to take."""
+        unread = self.transport.get_write_buffer_size()
+        known = _unacknowledged(self.transport)
+        if known is not None:  # what lies in the kernel counts too, which takes megabytes
+            num_acknowledged, has_more = known
+            before, self._num_acknowledged = self._num_acknowledged, num_acknowledged
+            return num_acknowledged > before or not (has_more or unread)
+        # Not paused, an answer may make the buffer grow although its client reads.
+        is_growing = not self.flow.write_paused and not (
+            self.cycle is None or self.cycle.response_complete
+        )
+        before, self._unread = self._unread, unread
+        return unread == 0 or unread < before or is_growing
 
     def _is_sending_late(self, now: float) -> bool:
         if self._started_s is None or self.transport.is_closing() or self.flow.read_paused:
@@ -166,6 +180,21 @@ def _answer(status: HTTPStatus, message: str) -> bytes:
         b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
         b"connection: close\r\n\r\n%b" % (status, status.phrase.encode(), len(body), body)
     )
+
+
+def _unacknowledged(transport: asyncio.Transport) -> tuple[int, bool] | None:
+    """Bytes that the other side's kernel took so far, and whether ours holds more; None where that is not told."""
+    sock, option = transport.get_extra_info("socket"), getattr(socket, "TCP_INFO", None)
+    if sock is None or option is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, option, _TCP_INFO.size)
+    except OSError:
+        return None
+    if len(info) < _TCP_INFO.size:  # an old kernel
+        return None
+    num_unacknowledged, num_acknowledged, num_unsent = _TCP_INFO.unpack(info)
+    return num_acknowledged, bool(num_unacknowledged or num_unsent)
 
 
 def _watch_peer(transport: asyncio.Transport, timeout_s: float) -> None:
