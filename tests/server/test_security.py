@@ -82,15 +82,22 @@ def test_the_key_of_the_environment_works_beside_the_file(tmp_path: Path) -> Non
     assert [request.tenant for request in client.requests] == ["", "a"]
 
 
-def test_a_key_limits_max_tokens_and_priority(tmp_path: Path) -> None:
+def test_a_key_limits_max_tokens_and_priority_and_says_so(tmp_path: Path) -> None:
     app, client = keyed(tmp_path, token(WORLD))
     error = error_of(post(app, CHAT, {**HI, "max_tokens": 21}, headers=bearer(ALICE)))
     assert error["param"] == "max_tokens"
-    post(app, CHAT, {**HI, "max_completion_tokens": 20, "priority": -3}, headers=bearer(ALICE))
-    post(app, CHAT, {**HI, "priority": 9}, headers=bearer(ALICE))
-    post(app, COMPLETIONS, {"prompt": "x"}, headers=bearer(ALICE))
-    assert [r.params.max_tokens for r in client.requests] == [20, 20, 16]
-    assert [r.priority for r in client.requests] == [5, 9, 5]
+    raised = "priority -3 became 5, the most urgent that this key allows"
+    for path, body, expected in (
+        (CHAT, {**HI, "max_completion_tokens": 20, "priority": -3}, raised),
+        (CHAT, {**HI, "priority": 9}, None),
+        (COMPLETIONS, {"prompt": "x"}, None),
+        (COMPLETIONS, {"prompt": "x", "priority": 4, "max_tokens": 1, "x": 1},
+         "ignored unknown fields: x; priority 4 became 5, the most urgent that this key allows"),
+    ):  # fmt: skip
+        answer = post(app, path, body, headers=bearer(ALICE))
+        assert answer.headers.get("x-octavo-warning") == expected
+    assert [r.params.max_tokens for r in client.requests] == [20, 20, 16, 1]
+    assert [r.priority for r in client.requests] == [5, 9, 5, 5]
 
 
 def test_explain_answers_the_same_tenant_only(tmp_path: Path) -> None:

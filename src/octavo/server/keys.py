@@ -149,6 +149,13 @@ class Caller:
             tenant=self.tenant,
         )
 
+    def warnings(self, priority: int | None) -> list[str]:
+        """What a client should know of what `options` changes; `priority` as the request gave it, if it did."""
+        floor = self.entry.priority_floor
+        if floor is None or priority is None or priority >= floor:
+            return []
+        return [f"priority {priority} became {floor}, the most urgent that this key allows"]
+
     def _salt(self, asked: str | None) -> str | None:
         # A tenant's name has no such character: no two pairs of tenant and salt give the same.
         return f"{self.tenant}\x1f{asked or ''}" if self.is_isolated else asked

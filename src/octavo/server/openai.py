@@ -59,7 +59,7 @@ async def prepare_chat(
     """The engine's request for a chat body, and what encodes its answer. Raises: ApiError, InvalidRequest."""
     body = parsed.value
     server.check_model(body.model)
-    answer = ChatAnswer(server, body, warning_header([*parsed.warnings, *body.warnings]))
+    answer = ChatAnswer(server, body, _warnings(parsed, caller))
     answer.has_metrics |= body.include_metrics
     try:
         params = body.sampling()
@@ -83,7 +83,7 @@ async def prepare_completion(
     """The engine's requests for a completion body, and what encodes their answer. Raises: ApiError, InvalidRequest."""
     body = parsed.value
     server.check_model(body.model)
-    answer = CompletionAnswer(server, body, warning_header([*parsed.warnings, *body.warnings]))
+    answer = CompletionAnswer(server, body, _warnings(parsed, caller))
     answer.has_metrics |= body.include_metrics
     params = body.sampling()
     prepared = await server.llm.prepare(
@@ -313,6 +313,15 @@ def _explained(states: Sequence[RequestState]) -> dict[str, Any]:
     if not any(state.params.explain for state in states):
         return {}
     return {"octavo_explain": [state.trace.explanation().as_json() for state in states]}
+
+
+def _warnings(
+    parsed: Parsed[ChatRequest] | Parsed[CompletionRequest], caller: Caller | None
+) -> dict[str, str]:
+    """The header that tells what was ignored or changed of a request."""
+    body = parsed.value
+    by_key = [] if caller is None else caller.warnings(body.priority)
+    return warning_header([*parsed.warnings, *body.warnings, *by_key])
 
 
 def _allowed(

@@ -69,7 +69,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     early_stopping: bool | str = False
     stream: bool = False
     stream_options: StreamOptions | None = None
-    priority: int = 0
+    priority: int | None = None
     cache_salt: str | None = None
     max_wait_ms: int | None = None
     explain: bool = False
@@ -100,7 +100,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
         """What the request asks besides its sampling."""
         return RequestOptions(
             default_max_tokens=default_max_tokens,
-            priority=self.priority,
+            priority=self.priority or 0,
             cache_salt=self.cache_salt,
             is_streamed=self.stream,
             max_wait_ms=self.max_wait_ms,
