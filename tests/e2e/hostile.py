@@ -27,12 +27,14 @@ BODIES: Final[Mapping[str, tuple[str, bytes]]] = {
     "100,000 messages": (
         _CHAT, json.dumps({"messages": [{"role": "user", "content": "x"}] * 100_000}).encode(),
     ),
-    "10 MB of [": (_CHAT, b"[" * (10 * _MIB)),
+    "4 MB of [": (_CHAT, b"[" * 4_000_000),
     "JSON 5,000 deep": (_CHAT, b'{"metadata":' * 5000 + b"1" + b"}" * 5000),
     "60,000 prompts": (_COMPLETIONS, json.dumps({"prompt": ["x"] * 60_000}).encode()),
     "a number of 3.9 MB": (_COMPLETIONS, b'{"prompt":"x","n":' + b"9" * 3_900_000 + b"}"),
     "a text of 3.9 MB": (_COMPLETIONS, b'{"prompt":"' + b"word " * 780_000 + b'"}'),
-    "a text of 10 MB": (_COMPLETIONS, b'{"prompt":"' + b"word " * (2 * _MIB) + b'"}'),
+    "490,000 strings": (_CHAT, b'{"metadata":[' + b'"abcde",' * 490_000 + b"1]}"),
+    "99,000 lists": (_CHAT, b'{"metadata":[' + b'[1,2,3,"four"],' * 99_000 + b"1]}"),
+    "4 MB of escapes": (_CHAT, b'{"metadata":"' + rb"\ud83d\ude00" * 330_000 + b'"}'),
     "invalid UTF-8, 3.9 MB": (_CHAT, b'{"messages":"' + b"\xff" * 3_900_000 + b'"}'),
     "a lone surrogate": (_CHAT, b'{"messages":[{"role":"user","content":"\\ud800"}]}'),
 }  # fmt: skip

@@ -19,7 +19,7 @@ import pytest
 from fastapi import FastAPI
 
 from octavo.errors import InvalidRequest
-from octavo.server.body import MAX_BODY_BYTES, BodyReader
+from octavo.server.body import DEFAULT_MAX_BODY_BYTES, BodyReader
 from octavo.server.connection import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES
 from octavo.server.lifecycle import DrainingServer, bind
 from octavo.server.openai_models import ChatRequest, CompletionRequest
@@ -225,18 +225,18 @@ def test_tls_is_spoken_with_the_given_files(tmp_path: Path) -> None:
 
 MALICIOUS = {
     "list": b'{"prompt":[' + b'"x",' * 100_000 + b'"x"]}',
-    "numbers": b'{"prompt":[' + b"1," * 8_000_000 + b"1]}",
-    "arrays": b'{"prompt":' + b"[" * 10_000_000,
-    "closed": b'{"prompt":[' + b"[]," * 3_000_000 + b"[]]}",
-    "objects": b'{"metadata":' + b'{"a":' * 2_000_000,
-    "long number": b'{"prompt":"x","seed":' + b"9" * 10_000_000 + b"}",
-    "long fraction": b'{"prompt":"x","temperature":1.' + b"0" * 10_000_000 + b"}",
+    "numbers": b'{"prompt":[' + b"1," * 2_000_000 + b"1]}",
+    "arrays": b'{"prompt":' + b"[" * 4_000_000,
+    "closed": b'{"prompt":[' + b"[]," * 1_300_000 + b"[]]}",
+    "objects": b'{"metadata":' + b'{"a":' * 800_000,
+    "long number": b'{"prompt":"x","seed":' + b"9" * 4_000_000 + b"}",
+    "long fraction": b'{"prompt":"x","temperature":1.' + b"0" * 4_000_000 + b"}",
     "exponent": b'{"prompt":"x","temperature":1e' + b"9" * 900 + b"}",
-    "keys": b"{" + b"".join(b'"%d":1,' % i for i in range(700_000)) + b'"prompt":"x"}',
+    "keys": b"{" + b'"a":1,' * 660_000 + b'"prompt":"x"}',
     "utf-8": b'{"prompt":"' + b"\xff" * 1_000_000 + b'"}',
     "surrogate": b'{"prompt":"\\ud800"}',
     "surrogate in stop": b'{"prompt":"x","stop":"\\udfff"}',
-    "quotes": b'{"prompt":"' + b'\\"' * 4_000_000,
+    "quotes": b'{"prompt":"' + b'\\"' * 2_000_000,
     "stop": b'{"prompt":"x","stop":"' + b"a" * 1_000_000 + b'"}',
     "stop ids": b'{"prompt":"x","stop_token_ids":[' + b"1," * 5000 + b"1]}",
     "salt": b'{"prompt":"x","cache_salt":"' + b"a" * 1000 + b'"}',
@@ -282,6 +282,34 @@ def test_the_limits_of_structure_are_these() -> None:
             check_structure(data)
 
 
+def test_a_body_is_judged_while_it_comes() -> None:
+    """The first 128 KiB tell: no more is read, and the connection lasts for the next request."""
+    too_deep = b"[" * 2**17
+    with guarded() as server, server.connect() as sock:
+        sock.sendall(HEAD + b"content-length: 4000000\r\n\r\n" + too_deep)
+        answer = sock.recv(65536)
+        assert status(answer) == 400
+        assert b"nested too deeply" in answer
+        sock.sendall(b" " * (4_000_000 - len(too_deep)))
+        sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert status(sock.recv(65536)) == 200
+
+
+def test_nobody_goes_on_sending_for_ever_after_an_answer() -> None:
+    with guarded(max_body_bytes=2**16) as server, server.connect() as sock:
+        sock.sendall(b"POST /v1/nope HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999\r\n\r\n")
+        assert status(sock.recv(65536)) == 404
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            sock.sendall(bytes(2**28))
+
+
+def test_the_limit_of_a_body_is_a_flag() -> None:
+    app = fake_app(always("x"), security=SecurityConfig(max_body_bytes=2000))
+    assert post(app, COMPLETIONS, {"prompt": "x", "user": "u" * 1900}).status_code == 200
+    for body in ({"user": "u" * 2000}, {"prompt": "x" * 2000}):
+        assert "2000 bytes" in error_of(post(app, CHAT, body), 413)["message"]
+
+
 @pytest.mark.parametrize("pad", range(5))
 def test_what_stands_in_a_string_does_not_count(pad: int) -> None:
     """Strings that end, begin or hold a backslash where one slice ends and the next begins."""
@@ -294,7 +322,7 @@ def test_what_stands_in_a_string_does_not_count(pad: int) -> None:
 
 
 def test_a_body_of_text_is_taken_up_to_the_limit() -> None:
-    text = "word, " * ((MAX_BODY_BYTES - 100) // 6)
+    text = "word, " * ((DEFAULT_MAX_BODY_BYTES - 100) // 6)
     body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
     parsed = BodyReader(ChatRequest).decode(body)
     assert parsed.value.messages[0]["content"] == text

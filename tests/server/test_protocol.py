@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from octavo.errors import QueueFull
 from octavo.messages import MAX_WAIT_EXCEEDED, AddRequest, ChoiceOutput
-from octavo.server.body import MAX_BODY_BYTES
+from octavo.server.body import DEFAULT_MAX_BODY_BYTES
 from tests.server.wire import ask, error_of, fake_app, post, send
 from tests.unit.api.fakes import WORLD, FakeClient, always, token
 
@@ -136,7 +136,7 @@ def test_a_broken_body_is_a_400_with_the_field_at_fault(content: bytes, param: s
 
 def test_a_huge_body_is_refused_before_it_is_read() -> None:
     async def too_much():  # type: ignore[no-untyped-def]
-        for _ in range(MAX_BODY_BYTES // 2**20 + 1):
+        for _ in range(DEFAULT_MAX_BODY_BYTES // 2**20 + 1):
             yield b" " * 2**20
 
     app = fake_app(always("x"))

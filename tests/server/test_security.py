@@ -334,6 +334,7 @@ def test_an_address_that_others_reach_gets_a_warning_without_a_key() -> None:
         ({"client_timeout": 0}, "client_timeout"),
         ({"client_timeout": float("nan")}, "client_timeout"),
         ({"max_connections": 0}, "max_connections"),
+        ({"max_body_bytes": 1}, "max_body_bytes"),
         ({"ssl_keyfile": "x"}, "ssl_certfile"),
         ({"allowed_origins": ("app.example",)}, "allowed_origins"),
         ({"allowed_origins": ("https://app.example/",)}, "allowed_origins"),

@@ -93,10 +93,10 @@ def _flag(
         "help": f.metadata.get("help", ""),
         "group": section,
     }
-    if f.name.endswith("_bytes"):
+    if f.name.endswith("_bytes") or f.metadata.get("is_size"):
         options.update(converter=_size, metavar="SIZE")
-    elif f.metadata.get("is_size"):
-        options.update(converter=_size, metavar="SIZE", show_default=_size_text)
+        if default is not None:
+            options["show_default"] = _size_text
     elif hint == dict[int, float]:
         options.update(
             converter=_bias, accepts_keys=False, n_tokens=1, metavar="JSON", show_default=False
@@ -151,7 +151,10 @@ def _size(type_: Any, tokens: Sequence[Token]) -> int:
 
 
 def _size_text(num_bytes: int) -> str:
-    return f"{num_bytes >> 30}GiB" if num_bytes % 2**30 == 0 else str(num_bytes)
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if num_bytes % size == 0:
+            return f"{num_bytes // size}{unit}"
+    return str(num_bytes)
 
 
 def _kv_dtype(type_: Any, tokens: Sequence[Token]) -> KVDType | None:

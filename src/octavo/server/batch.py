@@ -16,13 +16,13 @@ from octavo.errors import EngineDead, InvalidRequest
 from octavo.outputs import RequestOutput
 from octavo.server.answer import collect
 from octavo.server.app import create_app
-from octavo.server.body import MAX_BODY_BYTES, BodyReader, Parsed
+from octavo.server.body import BodyReader, Parsed
 from octavo.server.errors import to_api_error
 from octavo.server.openai import CHAT_READER, COMPLETION_READER, prepare_chat, prepare_completion
 from octavo.server.state import ServerState
 
-MAX_LINE_BYTES: Final = MAX_BODY_BYTES + 64 * 2**10
-"""A body as large as the server takes it, and what stands around it."""
+MAX_LINE_BYTES: Final = 16 * 2**20
+"""More than a server takes by default: nobody else waits while a line is parsed."""
 
 
 class BatchRequest(msgspec.Struct, kw_only=True):

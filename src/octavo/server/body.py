@@ -15,9 +15,10 @@ from fastapi import Request
 
 from octavo.errors import InvalidRequest
 from octavo.server.errors import ApiError
-from octavo.server.structure import check_structure
+from octavo.server.structure import StructureScan, check_structure, slices
 
-MAX_BODY_BYTES: Final = 16 * 2**20
+DEFAULT_MAX_BODY_BYTES: Final = 4 * 2**20
+"""A prompt of 131,072 tokens is half a megabyte of English, 0.9 as token ids, 1.5 as escaped Chinese."""
 _MAX_INLINE_BYTES: Final = 64 * 2**10
 _MAX_NAMED_FIELDS: Final = 8
 
@@ -56,18 +57,27 @@ class BodyReader(Generic[_T]):
         self._int_fields = [name for name in self._known if hints[name] in (int, int | None)]
 
     async def read(self, request: Request) -> Parsed[_T]:
-        """Read and decode the body of a request. Raises: ApiError 413 if it is too large, InvalidRequest."""
-        data = bytearray()
+        """Read and decode the body of a request. Raises: ApiError 413 if it is too large, InvalidRequest.
+
+        Its structure is judged while it comes: of a body that is refused for it, no more is read.
+        """
+        limit = _max_body_bytes(request)
         announced = request.headers.get("content-length", "")
-        if announced.isdigit() and int(announced[:20]) > MAX_BODY_BYTES:
-            raise _too_large()
+        if announced.isdigit() and int(announced[:20]) > limit:
+            raise _too_large(limit)
+        data = bytearray()
+        scan = StructureScan()
         async for part in request.stream():
             data += part
-            if len(data) > MAX_BODY_BYTES:  # as much as was read, and no more
-                raise _too_large()
+            if len(data) > limit:  # as much as was read, and no more
+                raise _too_large(limit)
+            for piece in slices(part):
+                scan.feed(piece)
+                if len(data) > _MAX_INLINE_BYTES:
+                    await asyncio.sleep(0)
         if len(data) > _MAX_INLINE_BYTES:
-            return await asyncio.to_thread(self.decode, bytes(data))
-        return self.decode(bytes(data))
+            return await asyncio.to_thread(self._parse, bytes(data))
+        return self._parse(bytes(data))
 
     def decode(self, data: bytes) -> Parsed[_T]:
         """JSON in UTF-8 -> the struct. A null field has its default; "5" is no number.
@@ -75,8 +85,12 @@ class BodyReader(Generic[_T]):
         NaN and Infinity, which JSON does not have, are let through here so that the field's own check can name it.
         Raises: InvalidRequest.
         """
+        check_structure(data)
+        return self._parse(data)
+
+    def _parse(self, data: bytes) -> Parsed[_T]:
+        """`decode` of what has a sound structure."""
         try:
-            check_structure(data)
             body = json.loads(data.decode())
             if _HALF_CHARACTER.search(data):
                 json.dumps(
@@ -136,10 +150,15 @@ def _json_type(value: object) -> str:
     return "null" if value is None else names.get(type(value), "a number")
 
 
-def _too_large() -> ApiError:
+def _max_body_bytes(request: Request) -> int:
+    limit: int = request.app.state.server.access.max_body_bytes
+    return limit
+
+
+def _too_large(limit: int) -> ApiError:
     return ApiError(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"the body is larger than {MAX_BODY_BYTES} bytes",
+        f"the body is larger than {limit} bytes (--max-body-bytes)",
         code="request_too_large",
         headers={"connection": "close"},
     )

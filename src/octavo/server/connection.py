@@ -38,12 +38,14 @@ class GuardedProtocol(HttpToolsProtocol):
         *args: Any,
         client_timeout_s: float,
         max_connections: int,
+        max_body_bytes: int,
         on_drop: Callable[[str], None],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._timeout_s = client_timeout_s
         self._max_connections = max_connections
+        self._max_body_bytes = max_body_bytes
         self._on_drop = on_drop
         self._refusal: HTTPStatus | None = None
         self._is_in_head = True
@@ -106,9 +108,11 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Take a part of the body. What follows an early answer is dropped, up to a limit."""
         self._num_body_bytes += len(body)
         super().on_body(body)
+        if self.cycle.response_complete and self._num_body_bytes > self._max_body_bytes:
+            self.transport.close()
 
     def on_message_complete(self) -> None:
         """The request is complete."""

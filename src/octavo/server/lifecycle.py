@@ -173,6 +173,7 @@ class DrainingServer(uvicorn.Server):
             GuardedProtocol,
             client_timeout_s=security.client_timeout,
             max_connections=security.max_connections,
+            max_body_bytes=security.max_body_bytes,
             on_drop=app.state.server.metrics.drop,
         )
         super().__init__(

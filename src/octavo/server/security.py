@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from octavo.errors import InvalidRequest
+from octavo.server.body import DEFAULT_MAX_BODY_BYTES
 from octavo.server.keys import KeyRing, read_keys, single_key
 
 LOCALHOST: Final = "localhost"
@@ -59,6 +60,10 @@ class SecurityConfig:
     max_connections: int = field(
         default=1024, metadata={"help": "connections open at once; more are refused"}
     )
+    max_body_bytes: int = field(
+        default=DEFAULT_MAX_BODY_BYTES,
+        metadata={"help": "size of a request's body; a larger one gets 413"},
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.client_timeout <= 86400:
@@ -70,6 +75,11 @@ class SecurityConfig:
             raise InvalidRequest(
                 f"max_connections must be at least 1, got {self.max_connections}",
                 param="max_connections",
+            )
+        if self.max_body_bytes < 1024:
+            raise InvalidRequest(
+                f"max_body_bytes must be at least 1024, got {self.max_body_bytes}",
+                param="max_body_bytes",
             )
         if (self.ssl_keyfile or self.ssl_ca_certs) and not self.ssl_certfile:
             raise InvalidRequest("ssl_certfile is needed for TLS", param="ssl_certfile")
@@ -117,6 +127,7 @@ class Access:
     hosts: frozenset[str] | None = None
     """Host names that are answered besides the loopback ones; None: any."""
     has_open_metrics: bool = False
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
 
     def takes_host(self, header: str) -> bool:
         """Whether a Host header may be meant for this server. A page of evil.example that resolves to us says evil.example."""
@@ -153,6 +164,7 @@ def resolve_access(config: SecurityConfig, host: str, api_key: str | None = None
         origins=frozenset(config.allowed_origins),
         hosts=frozenset(name.lower() for name in config.allowed_hosts) if guards_host else None,
         has_open_metrics=config.metrics_without_key,
+        max_body_bytes=config.max_body_bytes,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
+from collections.abc import Iterator
 from typing import Final
 
 from octavo.errors import InvalidRequest
@@ -12,7 +12,7 @@ MAX_DEPTH: Final = 128
 MAX_CONTAINERS: Final = 100_000
 """Objects and arrays. Each costs its parser 60 to 200 bytes, from two bytes of text."""
 MAX_VALUES: Final = 500_000
-_SLICE_BYTES: Final = 64 * 2**10  # between slices, other threads may run
+_SLICE_BYTES: Final = 64 * 2**10
 
 _LONG_NUMBER: Final = re.compile(rb"[-+.0-9eE]{1000}")
 _NOT_A_BRACKET: Final = bytes(set(range(256)) - set(b"[]{}"))
@@ -21,16 +21,20 @@ _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 def check_structure(data: bytes) -> None:
     """Raise InvalidRequest if the text is nested too deeply or has too many parts. It may be no JSON at all."""
-    scan = _Scan()
+    scan = StructureScan()
+    for part in slices(data):
+        scan.feed(part)
+
+
+def slices(data: bytes) -> Iterator[bytes]:
+    """The text in parts that are read in about a millisecond each."""
     view = memoryview(data)
     for start in range(0, len(data), _SLICE_BYTES):
-        if start:
-            time.sleep(0)  # let others run now, not when the interpreter takes its lock away
-        scan.feed(bytes(view[start : start + _SLICE_BYTES]))
+        yield bytes(view[start : start + _SLICE_BYTES])
 
 
-class _Scan:
-    """Reads a text slice by slice, strings left out."""
+class StructureScan:
+    """Reads a text part by part, as it comes, and judges what it has seen. Strings are left out."""
 
     def __init__(self) -> None:
         self._is_in_string = False
@@ -40,6 +44,7 @@ class _Scan:
         self._num_values = 0
 
     def feed(self, data: bytes) -> None:
+        """Read the next part. Raises: InvalidRequest if the text so far is nested too deeply or has too many parts."""
         outside = self._without_strings(data)
         if _LONG_NUMBER.search(outside):
             raise InvalidRequest("the body is not valid JSON in UTF-8: a number is too long")
