@@ -15,7 +15,8 @@ from fastapi.routing import APIRoute
 from octavo.api.async_llm import AsyncLLM
 from octavo.errors import ModelError
 from octavo.server.app import create_app
-from octavo.server.security import CacheIsolation, SecurityConfig, resolve_access
+from octavo.server.config import CacheIsolation, SecurityConfig
+from octavo.server.security import resolve_access
 from tests.cases.served import CHAT, COMPLETIONS, HI, good
 from tests.server.wire import ask, error_of, post
 

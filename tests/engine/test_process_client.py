@@ -19,6 +19,7 @@ from octavo.engine import process_client
 from octavo.engine.loader import load_engine
 from octavo.engine.machine import MachineLimits
 from octavo.engine.process_client import ProcessClient, Supervision
+from octavo.engine.spawn import EarlyProcess
 from octavo.engine.wire import EngineSpec
 from octavo.errors import CapacityError, CorruptWeights, EngineDead, InvalidRequest, QueueFull
 from octavo.messages import AddRequest
@@ -138,6 +139,21 @@ def test_answers_are_those_of_an_engine_in_this_process(start: Start, expected: 
     assert not is_running(pid)
     with pytest.raises(EngineDead):
         client.add(message("late"))
+
+
+def test_a_process_that_waits_becomes_the_engine_and_ends_where_it_is_not_needed(
+    start: Start,
+) -> None:
+    with EarlyProcess() as early, EarlyProcess() as unused:
+        assert unused._process is not None
+        pid, unused_pid = early._process.pid, unused._process.pid  # type: ignore[union-attr]
+        client, inbox = start(early=early)
+    assert (client.pid, is_running(unused_pid)) == (pid, False)
+    client.add(message("a", 3))
+    inbox.wait_for(1)
+    kill(client)
+    wait_until(lambda: client.supervision_stats.num_restarts == 1)
+    assert client.pid != pid
 
 
 def test_killed_engines_change_no_token(start: Start, expected: Collected) -> None:

@@ -19,11 +19,11 @@ import pytest
 from fastapi import FastAPI
 
 from octavo.errors import InvalidRequest
-from octavo.server.body import DEFAULT_MAX_BODY_BYTES, BodyReader
+from octavo.server.body import BodyReader
+from octavo.server.config import DEFAULT_MAX_BODY_BYTES, SecurityConfig
 from octavo.server.connection import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES
 from octavo.server.lifecycle import DrainingServer, bind
 from octavo.server.openai_models import ChatRequest, CompletionRequest
-from octavo.server.security import SecurityConfig
 from octavo.server.structure import MAX_CONTAINERS, MAX_DEPTH, MAX_VALUES, check_structure
 from tests.server.test_lifecycle import ENDLESS, endless
 from tests.server.wire import ask, error_of, fake_app, post

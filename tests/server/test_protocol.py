@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from octavo.errors import QueueFull
 from octavo.messages import MAX_WAIT_EXCEEDED, AddRequest, ChoiceOutput
-from octavo.server.body import DEFAULT_MAX_BODY_BYTES
+from octavo.server.config import DEFAULT_MAX_BODY_BYTES
 from tests.server.wire import ask, error_of, fake_app, post, send
 from tests.unit.api.fakes import WORLD, FakeClient, always, token
 

@@ -14,11 +14,10 @@ from fastapi import FastAPI
 from octavo.api.processor import RequestOptions
 from octavo.errors import InvalidRequest
 from octavo.params import SamplingParams
+from octavo.server.config import CacheIsolation, SecurityConfig
 from octavo.server.errors import ApiError
 from octavo.server.keys import Bucket, Caller, KeyEntry, read_keys
 from octavo.server.security import (
-    CacheIsolation,
-    SecurityConfig,
     host_name,
     is_loopback,
     resolve_access,

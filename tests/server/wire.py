@@ -13,7 +13,8 @@ from fastapi import FastAPI
 from octavo.api.async_llm import AsyncLLM
 from octavo.observability.config import QUIET, ObservabilityConfig
 from octavo.server.app import create_app
-from octavo.server.security import DEFAULT_SECURITY, SecurityConfig, resolve_access
+from octavo.server.config import DEFAULT_SECURITY, SecurityConfig
+from octavo.server.security import resolve_access
 from tests.unit.api.fakes import TEMPLATE, FakeClient, LoopClient, Script, processor
 
 

@@ -31,6 +31,7 @@ from octavo.api.watch import Watcher
 from octavo.config import NO_LIMITS, EngineConfig, QueueLimits
 from octavo.engine.client import EngineClient, ThreadedClient
 from octavo.engine.process_client import SupervisionStats
+from octavo.engine.spawn import EarlyProcess
 from octavo.messages import EngineInfo, EngineStats, StepOutputs
 from octavo.observability.explain import Explanation
 from octavo.outputs import BeamSearchOutput, FinishReason, RequestOutput
@@ -82,15 +83,23 @@ class AsyncLLM:
         seed: int | None = None,
         queue: QueueLimits = NO_LIMITS,
         replays: bool = True,
+        early: EarlyProcess | None = None,
         on_lost: Callable[[], None] = nothing,
     ) -> Self:
         """Load what `config` describes in a process of its own, which is replaced when it dies.
 
         Requests in flight go on in the next engine, with the same tokens, unless `replays` is false: they end with an
-        error then. `on_lost` is called, in another thread, when no engine can be started any more.
+        error then. `early` is a process that waits to be the engine. `on_lost` is called, in another thread, when no
+        engine can be started any more.
         """
         client, processor = start_engine_process(
-            config, tokenizer=tokenizer, seed=seed, queue=queue, replays=replays, on_lost=on_lost
+            config,
+            tokenizer=tokenizer,
+            seed=seed,
+            queue=queue,
+            replays=replays,
+            early=early,
+            on_lost=on_lost,
         )
 
         def connect(deliver: Callable[[StepOutputs], None]) -> EngineClient:

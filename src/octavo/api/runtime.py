@@ -17,6 +17,7 @@ from octavo.config import NO_LIMITS, EngineConfig, ModelConfig, QueueLimits, fro
 from octavo.engine.engine import Engine
 from octavo.engine.loader import load_engine
 from octavo.engine.process_client import ProcessClient, Supervision
+from octavo.engine.spawn import EarlyProcess
 from octavo.engine.start import within_limits
 from octavo.engine.wire import EngineSpec
 from octavo.observability.logs import log_format_in_use
@@ -75,11 +76,12 @@ def start_engine_process(
     seed: int | None = None,
     queue: QueueLimits = NO_LIMITS,
     replays: bool = True,
+    early: EarlyProcess | None = None,
     on_lost: Callable[[], None] = nothing,
 ) -> tuple[ProcessClient, Processor]:
     """The same with the engine in a process of its own, supervised, and a client that speaks to it.
 
-    `replays`: requests of an engine that dies go on in the next one. `on_lost` is called, in a thread of the client's,
+    `replays`: requests of an engine that dies go on in the next one. `early` is a process that waits to be the engine. `on_lost` is called, in a thread of the client's,
     when no engine can be started any more. Requests that stopped two engines are kept below OCTAVO_HOME.
     Raises: as `load_runtime`; EngineDead if the process ends without a word.
     """
@@ -98,7 +100,12 @@ def start_engine_process(
         )
         client, (ready, template) = load_both(
             lambda on_planned: ProcessClient(
-                spec, limits=queue, supervision=supervision, on_planned=on_planned, on_lost=on_lost
+                spec,
+                limits=queue,
+                supervision=supervision,
+                early=early,
+                on_planned=on_planned,
+                on_lost=on_lost,
             ),
             lambda: _front_end(config.model, weights.metadata, tokenizer),
         )

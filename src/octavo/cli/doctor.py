@@ -17,7 +17,7 @@ from octavo.bench.machine import cpu_facts
 from octavo.bench.tables import limits_table
 from octavo.cli.exits import EXIT_FAILED, EXIT_OK, fail
 from octavo.config import from_env
-from octavo.server.lifecycle import ServerConfig
+from octavo.server.config import ServerConfig
 from octavo.store.manifest import list_models
 
 _MAX_MODELS: Final = 3

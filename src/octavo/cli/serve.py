@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from octavo.api.start import EarlyProcess
 from octavo.cli.fetch import model_file
 from octavo.cli.flags import with_flags
 from octavo.config import (
@@ -15,8 +16,7 @@ from octavo.config import (
     from_env,
 )
 from octavo.observability.config import ObservabilityConfig
-from octavo.server.lifecycle import ServerConfig, run_server
-from octavo.server.security import SecurityConfig
+from octavo.server.config import SecurityConfig, ServerConfig
 
 
 @with_flags(
@@ -55,14 +55,19 @@ def serve(
     """
     model_file(model)
     config = EngineConfig(model=model_options, scheduler=scheduler, cache=cache, compute=compute)
-    return run_server(
-        config,
-        server,
-        api_key=from_env().api_key,
-        security=security,
-        observability=observability,
-        announce=_announce,
-    )
+    with EarlyProcess() as early:
+        # Imported meanwhile: the frameworks take as long as the engine's libraries.
+        from octavo.server.lifecycle import run_server
+
+        return run_server(
+            config,
+            server,
+            api_key=from_env().api_key,
+            security=security,
+            observability=observability,
+            early=early,
+            announce=_announce,
+        )
 
 
 def _announce(line: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,8 +16,8 @@ import msgspec
 import zmq
 
 from octavo import errors
-from octavo.config import environment_of_engine
 from octavo.engine.board import ProgressBoard
+from octavo.engine.spawn import spawn
 from octavo.engine.wire import (
     Close,
     EngineSpec,
@@ -45,8 +44,13 @@ class EngineChild:
     it is asked for.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec) -> None:
-        """Start a process; addresses and board of `spec` are filled in here. Raises: OSError."""
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        spec: EngineSpec,
+        process: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        """Start a process, or use one that waits; addresses and board of `spec` are filled in here. Raises: OSError."""
         self.began_s = time.monotonic()
         self._directory = Path(tempfile.mkdtemp(prefix="octavo-"))  # 0700
         try:
@@ -57,7 +61,8 @@ class EngineChild:
             spec = msgspec.structs.replace(
                 spec, commands=commands, outputs=outputs, board=str(self._directory / "board")
             )
-            self._process = _start(spec)
+            self._process = process or spawn()
+            _tell(self._process, spec)
         except BaseException:
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
@@ -170,15 +175,8 @@ def _bound(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> 
     return socket
 
 
-def _start(spec: EngineSpec) -> subprocess.Popen[bytes]:
-    """Start the process in a session of its own, so that Ctrl-C in a terminal reaches the parent only."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "octavo.engine.process"],
-        stdin=subprocess.PIPE,
-        stdout=sys.stderr.fileno() if _has_stderr() else subprocess.DEVNULL,
-        env=environment_of_engine(),
-        start_new_session=True,
-    )
+def _tell(process: subprocess.Popen[bytes], spec: EngineSpec) -> None:
+    """Say what the process is to load."""
     data = encode(spec)
     assert process.stdin is not None
     try:
@@ -186,15 +184,6 @@ def _start(spec: EngineSpec) -> subprocess.Popen[bytes]:
         process.stdin.flush()
     except BrokenPipeError:
         pass  # it ended at once: whoever waits for it learns how
-    return process
-
-
-def _has_stderr() -> bool:
-    try:
-        sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):
-        return False
-    return True
 
 
 def _error(refused: Refused) -> Exception:

@@ -23,6 +23,7 @@ from octavo.engine.client import OnOutputs
 from octavo.engine.journal import MAX_DEATHS, Entry, Journal, ends
 from octavo.engine.quarantine import save_quarantined
 from octavo.engine.reception import Reception
+from octavo.engine.spawn import EarlyProcess
 from octavo.engine.totals import carried
 from octavo.engine.wire import Abort, CacheReset, EngineSpec, FromEngine, ResetCache
 from octavo.errors import EngineDead, OctavoError
@@ -82,11 +83,13 @@ class ProcessClient:
         *,
         limits: QueueLimits = NO_LIMITS,
         supervision: Supervision | None = None,
+        early: EarlyProcess | None = None,
         on_planned: Callable[[], None] = _nothing,
         on_lost: Callable[[], None] = _nothing,
     ) -> None:
         """Start an engine and wait until it is ready; `on_planned` is called once it is sure to load the model.
 
+        `early`: a process that waits to be the first one.
         `on_lost` is called when no engine can be started any more, after all requests got their ends.
         Raises: what `load_engine` raises; EngineDead if the process ends without a word.
         """
@@ -103,7 +106,7 @@ class ProcessClient:
         self._journal = Journal()
         self._resets: dict[int, threading.Event] = {}
         self._death: str | None = None
-        child = EngineChild(self._context, spec)
+        child = EngineChild(self._context, spec, None if early is None else early.take())
         try:
             ready = child.await_ready(on_planned)
         except BaseException:

@@ -17,8 +17,6 @@ from octavo.errors import InvalidRequest
 from octavo.server.errors import ApiError
 from octavo.server.structure import StructureScan, check_structure, slices
 
-DEFAULT_MAX_BODY_BYTES: Final = 4 * 2**20
-"""A prompt of 131,072 tokens is half a megabyte of English, 0.9 as token ids, 1.5 as escaped Chinese."""
 _MAX_INLINE_BYTES: Final = 64 * 2**10
 _MAX_NAMED_FIELDS: Final = 8
 

@@ -10,7 +10,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final
 
@@ -19,12 +18,14 @@ from fastapi import FastAPI
 
 from octavo import __version__
 from octavo.api.async_llm import AsyncLLM
+from octavo.api.start import EarlyProcess
 from octavo.config import EngineConfig, QueueLimits
 from octavo.errors import InvalidRequest
 from octavo.observability.config import QUIET, ObservabilityConfig
 from octavo.server.app import create_app
+from octavo.server.config import DEFAULT_SECURITY, SecurityConfig, ServerConfig
 from octavo.server.connection import GuardedProtocol
-from octavo.server.security import DEFAULT_SECURITY, SecurityConfig, resolve_access, warning
+from octavo.server.security import resolve_access, warning
 
 EXIT_OK: Final = 0
 EXIT_ENGINE_LOST: Final = 3
@@ -32,29 +33,6 @@ EXIT_PORT_IN_USE: Final = 5
 EXIT_INTERRUPTED: Final = 130
 _SHUTTING_DOWN: Final = "the server is shutting down"
 _BACKLOG: Final = 2048
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
-    """Where a server listens, how many may wait, and how long it drains."""
-
-    host: str = field(default="127.0.0.1", metadata={"help": "address to listen on"})
-    port: int = field(default=8000, metadata={"help": "port to listen on; 0 takes any free one"})
-    max_queued_requests: int = field(
-        default=1024,
-        metadata={"help": "requests that may wait for their first token; more get 429"},
-    )
-    max_queued_tokens: int | None = field(
-        default=None,
-        metadata={"help": "tokens of the prompts that may wait for it; one prompt always may"},
-    )
-    replay: bool = field(
-        default=True,
-        metadata={"help": "requests of an engine process that dies go on in the next one"},
-    )
-    grace_s: int = field(
-        default=30, metadata={"help": "seconds that running requests have left when told to stop"}
-    )
 
 
 class PortInUse(Exception):
@@ -68,9 +46,12 @@ def run_server(
     api_key: str | None = None,
     security: SecurityConfig = DEFAULT_SECURITY,
     observability: ObservabilityConfig = QUIET,
+    early: EarlyProcess | None = None,
     announce: Callable[[str], None],
 ) -> int:
     """Serve until told to stop; return the exit code. `announce` gets the start-up line, or why there is none.
+
+    `early` is a process that waits to be the engine.
 
     The port is taken before the model is loaded, and answers after. SIGTERM and Ctrl-C let running requests finish for
     `grace_s`, then end them with an error; a second one ends them at once. The engine runs in a process of its own;
@@ -91,7 +72,7 @@ def run_server(
         with bind(server.host, server.port) as sock:
             limits = QueueLimits(server.max_queued_requests, server.max_queued_tokens)
             with AsyncLLM.supervised(
-                engine, queue=limits, replays=server.replay, on_lost=on_lost
+                engine, queue=limits, replays=server.replay, early=early, on_lost=on_lost
             ) as llm:
                 _listen(sock)
                 runner = DrainingServer(
