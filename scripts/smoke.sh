@@ -30,6 +30,8 @@ say bench-ops;  octavo bench ops smollm2 --prompt 16 --context 8 --gen 2 --batch
 say claims;     octavo bench claims smollm2 --only batch,paged --gen 2 --repeat 1 --json | grep -q reserved_used
 say cache;      kv=$(mktemp -d); octavo cache warm smollm2 LICENSE --kv-disk "$kv" --pin --ctx 8192; octavo cache ls --kv-disk "$kv"
                 octavo cache rm --all --kv-disk "$kv"; rm -r "$kv"
+say keys;       keys=$(mktemp -d); octavo keys add --file "$keys/keys.toml" --tenant smoke | grep -q '^octavo-'
+                octavo keys ls --file "$keys/keys.toml" | grep -q smoke; octavo keys rm smoke --file "$keys/keys.toml"; rm -r "$keys"
 say run-batch;  batch=$(mktemp -d)
                 echo '{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"Hi","max_tokens":2}}' >"$batch/in.jsonl"
                 octavo run-batch "$batch/in.jsonl" smollm2 -o "$batch/out.jsonl"; grep -q '"status_code":200' "$batch/out.jsonl"

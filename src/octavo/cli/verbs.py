@@ -55,6 +55,7 @@ VERBS: Final = {
         "octavo.cli.perplexity:perplexity", "Measure perplexity on a text file.", loads_model=True
     ),
     "doctor": Verb("octavo.cli.doctor:doctor", "Check this machine, and what will be used of it."),
+    "keys": Verb("octavo.cli.keys:app", "Make, list and remove the API keys of a server."),
     "cache": Verb("octavo.cli.cache:app", "Look after the prompts that --kv-disk keeps."),
     "bench": Verb(
         "octavo.cli.bench:app", "Measure the speed of the engine or of a server.", loads_model=True

@@ -50,7 +50,7 @@ class KeyEntry(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=
 
 
 class _KeysFile(msgspec.Struct, forbid_unknown_fields=True):
-    keys: list[KeyEntry]
+    keys: list[KeyEntry] = []
 
 
 class Bucket:
@@ -192,6 +192,14 @@ def single_key(key: str, *, is_isolated: bool = False) -> tuple[bytes, Caller]:
 
 def read_keys(path: Path, *, is_isolated: bool = False) -> list[tuple[bytes, Caller]]:
     """The keys of a TOML file. Raises: InvalidRequest (param "api_keys_file") without any key's text."""
+    found = read_entries(path)
+    if not found:
+        raise _unusable(f"{path}: there is no [[keys]] table")
+    return [(digest, Caller(entry, is_isolated=is_isolated)) for digest, entry in found]
+
+
+def read_entries(path: Path) -> list[tuple[bytes, KeyEntry]]:
+    """The hashes and entries of a TOML file, keys replaced by their hashes. Raises: as `read_keys`."""
     try:
         parsed = tomllib.loads(path.read_text("utf-8"))
         entries = msgspec.convert(parsed, _KeysFile).keys
@@ -202,19 +210,17 @@ def read_keys(path: Path, *, is_isolated: bool = False) -> list[tuple[bytes, Cal
     except ValueError as error:  # of TOML or UTF-8: its text may hold a part of a line
         where = re.search(r"line \d+", str(error))
         raise _unusable(f"{path}: not TOML{f', {where[0]}' if where else ''}") from None
-    if not entries:
-        raise _unusable(f"{path}: there is no [[keys]] table")
-    found = [(_digest_of(entry, path), entry) for entry in entries]
-    if len({digest for digest, _ in found}) < len(found):
+    digests = [digest_of(entry, path) for entry in entries]
+    if len(set(digests)) < len(digests):
         raise _unusable(f"{path}: two keys are the same")
     return [
-        (digest, Caller(_without_key(entry), is_isolated=is_isolated)) for digest, entry in found
+        (digest, _hashed(entry, digest)) for digest, entry in zip(digests, entries, strict=True)
     ]
 
 
-def _without_key(entry: KeyEntry) -> KeyEntry:
+def _hashed(entry: KeyEntry, digest: bytes) -> KeyEntry:
     """The entry without the text of its key: what is not kept cannot be logged."""
-    return msgspec.structs.replace(entry, key=None)
+    return msgspec.structs.replace(entry, key=None, sha256=digest.hex())
 
 
 def caller_of(scope: Scope) -> Caller | None:
@@ -228,7 +234,8 @@ def note_caller(scope: Scope, caller: Caller) -> None:
     scope[_CALLER] = caller
 
 
-def _digest_of(entry: KeyEntry, path: Path) -> bytes:
+def digest_of(entry: KeyEntry, path: Path) -> bytes:
+    """The hash of an entry of a file. Raises: InvalidRequest if anything is wrong with the entry."""
     if not _NAME.fullmatch(entry.name) or not (
         entry.tenant is None or entry.tenant == "" or _NAME.fullmatch(entry.tenant)
     ):
