@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from octavo.engine import client as client_module
 from octavo.engine.client import InProcessClient, ThreadedClient
 from octavo.errors import EngineDead, InvalidRequest
 from octavo.messages import StepOutputs
@@ -58,6 +59,27 @@ def test_abort_from_another_thread_ends_an_endless_request() -> None:
     with inbox.changed:
         assert inbox.changed.wait_for(lambda: ("a", 0) in inbox.collected.token_ids, timeout=20)
     client.abort(["a", "unknown"])
+    inbox.wait_for(1)
+    assert inbox.collected.reason("a") == "abort"
+    client.close()
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_no_step_is_computed_while_an_announced_abort_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    monkeypatch.setattr(client_module, "_ANNOUNCED_S", 20 if comes else 0.01)
+    inbox, announced = Inbox(), [0]
+    engine, executor = fake_engine(num_blocks=9999, max_model_len=100_000)
+    client = ThreadedClient(engine, on_outputs=inbox, num_announced_aborts=lambda: announced[0])
+    client.add(request("a", [1], max_tokens=90_000, eos=[]))
+    inbox.wait_until(lambda _: inbox.num_tokens("a") > 10)
+    announced[0] += 1
+    time.sleep(0.2)  # the run of steps at hand is over
+    num_steps = len(executor.batches)
+    time.sleep(0.05)
+    assert (len(executor.batches) == num_steps) == comes
+    client.abort(["a"])
     inbox.wait_for(1)
     assert inbox.collected.reason("a") == "abort"
     client.close()

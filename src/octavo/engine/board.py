@@ -1,6 +1,7 @@
-"""What an engine process shows of its progress, in memory that its API process reads without asking it.
+"""What an engine process and its API process let each other see in shared memory, without a message.
 
-A process that was stopped, hangs or died says nothing; what it did last is still here.
+A process that was stopped, hangs or died says nothing; what it did last is still here. An abort is announced here before
+it is sent: while all cores compute, the threads that carry a message wait for their turns.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 _NUM_WORDS: Final = 4096
-_LOOPS, _OPS, _NUM_ROWS, _FIRST_ROW = 0, 1, 2, 3
+_LOOPS, _OPS, _ABORTS, _STOP, _NUM_ROWS, _FIRST_ROW = range(6)
 
 
 class ProgressBoard:
-    """Counters of the engine's loop and of its operations, and who is in the step at hand. One process writes.
+    """Counters of the engine's loop and of its operations, and who is in the step at hand: the engine writes them.
+
+    The API process writes how many aborts it sent, and sets the word that ends a run of steps, which the engine clears.
 
     Words of 64 bits, each written at once: a reader may see a list of requests that is half of one step and half of
     the next, never half a number.
@@ -42,6 +45,21 @@ class ProgressBoard:
     def op_counter(self) -> npt.NDArray[np.int64]:
         """The word [1] that the executor adds to."""
         return self._words[_OPS : _OPS + 1]
+
+    @property
+    def stop(self) -> npt.NDArray[np.int32]:
+        """The word [1] that lets no more than the decode step at hand run while it is not 0."""
+        return self._words[_STOP : _STOP + 1].view(np.int32)[:1]
+
+    @property
+    def num_aborts(self) -> int:
+        """Messages that end requests, sent so far: the last ones may be on their way."""
+        return int(self._words[_ABORTS])
+
+    def announce_abort(self) -> None:
+        """Note, before it is sent, that a message comes that ends requests, and end the run of steps at hand."""
+        self._words[_ABORTS] += 1
+        self._words[_STOP] = 1
 
     @property
     def progress(self) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from octavo import errors
 from octavo.engine.board import ProgressBoard
 from octavo.engine.spawn import spawn
 from octavo.engine.wire import (
+    Abort,
     Close,
     EngineSpec,
     FromEngine,
@@ -40,8 +41,8 @@ _POLL_MS: Final = 100
 class EngineChild:
     """One engine process and the two sockets to it, in a directory of their own that only this user may enter.
 
-    `send` may be called by any thread, all else by one. Linux tells of the end of the process by a descriptor; elsewhere
-    it is asked for.
+    `send` and `abort` may be called by any thread, all else by one. Linux tells of the end of the process by a descriptor;
+    elsewhere it is asked for.
     """
 
     def __init__(
@@ -85,6 +86,11 @@ class EngineChild:
         with self._send_lock:
             if not self._commands.closed:
                 self._commands.send(encode(message))
+
+    def abort(self, request_ids: list[str]) -> None:
+        """Send an abort. The steps at hand end before it is there."""
+        self.board.announce_abort()
+        self.send(Abort(request_ids))
 
     def wake(self) -> None:
         """Have `receive` return now. Any thread may call it, once, before `close` and `free`."""

@@ -27,6 +27,9 @@ OnOutputs = Callable[[StepOutputs], None]
 _IDLE_S: Final = 1.0
 """After this long with nothing to do the engine is checked."""
 
+_ANNOUNCED_S: Final = 0.010
+"""How long the next step waits for an abort that is on its way from another process."""
+
 _Message = AddRequest | tuple[str, ...] | threading.Event
 """What a front end sends: a request, ids to be aborted, an event to be set once the prefix cache is reset."""
 
@@ -124,17 +127,23 @@ class ThreadedClient:
         *,
         on_outputs: OnOutputs | None = None,
         limits: QueueLimits = NO_LIMITS,
+        num_announced_aborts: Callable[[], int] | None = None,
     ) -> None:
-        """`on_outputs` is called in the engine's thread after each step; without it, outputs wait for `outputs`."""
+        """`on_outputs` is called in the engine's thread after each step; without it, outputs wait for `outputs`.
+
+        `num_announced_aborts` counts the calls of `abort` that will have been made when what is on its way is here.
+        """
         self._engine = engine
         self._reception = Reception(limits)
         self._outputs: SimpleQueue[StepOutputs] = SimpleQueue()
         self._has_callback = on_outputs is not None
         self._on_outputs: OnOutputs = on_outputs or self._outputs.put
         self._stats = engine.stats()
+        self._num_announced_aborts = num_announced_aborts or (lambda: 0)
         # Guarded by _wake: what other threads write.
         self._wake = threading.Condition()
         self._inbox: list[_Message] = []
+        self._num_aborts = 0
         self._is_closing = False
         self._is_checked = False  # the engine's thread's own
         self._thread = threading.Thread(target=self._loop, name="octavo-engine", daemon=True)
@@ -157,6 +166,7 @@ class ThreadedClient:
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests before the next step."""
         with self._wake:
+            self._num_aborts += 1
             self._send(tuple(request_ids))
 
     def reset_prefix_cache(self) -> None:
@@ -214,13 +224,25 @@ class ThreadedClient:
             while not (self._inbox or self._is_closing or self._engine.has_work):
                 self._sleep()
             self._is_checked = False
+            self._engine.resume()
+            self._await_announced()
             inbox, self._inbox = self._inbox, []
             if not self._is_closing:
-                self._engine.resume()
                 return inbox
         for item in inbox:
             self._apply(item)  # accepted requests get their end, even now
         return None
+
+    def _await_announced(self) -> None:
+        """Wait for aborts that are on their way: a step would compute what nobody wants, and hold them up."""
+        if self._num_announced_aborts() <= self._num_aborts:
+            return
+        if not self._wake.wait_for(self._is_told_all, _ANNOUNCED_S):
+            self._num_aborts = self._num_announced_aborts()  # whatever became of them: not again
+        self._engine.resume()
+
+    def _is_told_all(self) -> bool:
+        return self._is_closing or self._num_announced_aborts() <= self._num_aborts
 
     def _sleep(self) -> None:
         """Wait for something to do. The first time that nothing comes for a while, check the engine's invariants."""

@@ -240,8 +240,9 @@ class Engine:
         self._interrupt[0] = 0
 
     def show_progress(self, board: ProgressBoard) -> None:
-        """Keep `board` up to date from now on, for whoever watches this engine from another process."""
+        """Keep `board` up to date from now on, for whoever watches, or interrupts, this engine from another process."""
         self._board = board
+        self._interrupt = board.stop
         self._runner.watch(board.op_counter)
 
     def limit_calls(self, max_call_s: float | None) -> None:

@@ -71,8 +71,9 @@ class EngineProcess:
             self._send(_refused(error))
             self._context.destroy(linger=_LINGER_MS)
             return EXIT_REFUSED
-        engine.show_progress(ProgressBoard(Path(self._spec.board)))
-        self._serve(engine)
+        board = ProgressBoard(Path(self._spec.board))
+        engine.show_progress(board)
+        self._serve(engine, board)
         self._context.destroy(linger=_LINGER_MS)
         return 0
 
@@ -95,14 +96,16 @@ class EngineProcess:
                 on_planned=lambda: self._send(Planned()),
             )
 
-    def _serve(self, engine: Engine) -> None:
+    def _serve(self, engine: Engine, board: ProgressBoard) -> None:
         def publish(outputs: StepOutputs) -> None:
             if engine.is_dead and not self._is_closing:
                 self._die()
             self._send(outputs)
 
         self._send(Ready(engine.info, engine.stats()))
-        client = ThreadedClient(engine, on_outputs=publish)
+        client = ThreadedClient(
+            engine, on_outputs=publish, num_announced_aborts=lambda: board.num_aborts
+        )
         while True:
             match to_engine_decoder.decode(self._commands.recv()):
                 case AddRequest() as message:

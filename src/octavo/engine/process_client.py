@@ -25,7 +25,7 @@ from octavo.engine.quarantine import save_quarantined
 from octavo.engine.reception import Reception
 from octavo.engine.spawn import EarlyProcess
 from octavo.engine.totals import carried
-from octavo.engine.wire import Abort, CacheReset, EngineSpec, FromEngine, ResetCache
+from octavo.engine.wire import CacheReset, EngineSpec, FromEngine, ResetCache
 from octavo.errors import EngineDead, OctavoError
 from octavo.messages import AddRequest, ChoiceOutput, EngineInfo, EngineStats, StepOutputs
 from octavo.outputs import FinishReason
@@ -159,7 +159,7 @@ class ProcessClient:
             known = self._journal.ask_end(request_ids)
             unsent = [entry for one in known if not (entry := self._journal[one]).is_sent]
             if self._child is not None and known:
-                self._child.send(Abort(known))
+                self._child.abort(known)
             outputs = [one for entry in unsent for one in self._end(entry, FinishReason.ABORT)]
         self._publish(outputs)
 
