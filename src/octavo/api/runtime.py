@@ -81,8 +81,9 @@ def start_engine_process(
 ) -> tuple[ProcessClient, Processor]:
     """The same with the engine in a process of its own, supervised, and a client that speaks to it.
 
-    `replays`: requests of an engine that dies go on in the next one. `early` is a process that waits to be the engine. `on_lost` is called, in a thread of the client's,
-    when no engine can be started any more. Requests that stopped two engines are kept below OCTAVO_HOME.
+    `replays`: requests of an engine that dies go on in the next one. `early` is a process that waits to be the engine.
+    `on_lost` is called, in a thread of the client's, when no engine can be started any more. Requests that stopped two
+    engines are kept below OCTAVO_HOME.
     Raises: as `load_runtime`; EngineDead if the process ends without a word.
     """
     path, home, config = _resolved(config)
