@@ -19,7 +19,7 @@ from octavo.engine import process_client
 from octavo.engine.loader import load_engine
 from octavo.engine.machine import MachineLimits
 from octavo.engine.process_client import ProcessClient, Supervision
-from octavo.engine.spawn import EarlyProcess
+from octavo.engine.spawn import EarlyProcess, spawn
 from octavo.engine.wire import EngineSpec
 from octavo.errors import CapacityError, CorruptWeights, EngineDead, InvalidRequest, QueueFull
 from octavo.messages import AddRequest
@@ -154,6 +154,15 @@ def test_a_process_that_waits_becomes_the_engine_and_ends_where_it_is_not_needed
     kill(client)
     wait_until(lambda: client.supervision_stats.num_restarts == 1)
     assert client.pid != pid
+
+
+def test_a_process_whose_parent_ends_before_it_said_what_to_load_ends_too(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    process = spawn()
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert capfd.readouterr() == ("", "")
 
 
 def test_killed_engines_change_no_token(start: Start, expected: Collected) -> None:

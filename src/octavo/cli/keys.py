@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from octavo.cli.flags import with_flags
-from octavo.server.key_file import KeyOptions, add_key, list_keys, remove_key
+from octavo.server.key_file import KeyConfig, add_key, list_keys, remove_key
 from octavo.server.keys import KeyEntry
 
 _ABOUT: Final = """Look after the file of --api-keys-file: make a key, list those that are
@@ -27,14 +27,14 @@ app = App(name="keys", help=_ABOUT, help_format="plaintext")
 
 
 @app.command
-@with_flags(options=KeyOptions)
+@with_flags(options=KeyConfig)
 def add(
     *,
     file: _File,
     tenant: Annotated[
         str, Parameter(help="whose key it is: keys of a tenant share its cache and its share")
     ],
-    options: KeyOptions,
+    options: KeyConfig,
 ) -> None:
     """Make a key, print it, and note its hash in FILE. It is shown this once.
 

@@ -152,6 +152,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     stdin = sys.stdin.buffer
     size = int.from_bytes(stdin.read(8), "little")
+    if size == 0:  # the parent ended before it said what to load
+        return 0
     spec = spec_decoder.decode(stdin.read(size))
     refusal = None
     try:

@@ -24,7 +24,7 @@ _KEYS_TABLE: Final = re.compile(r"\s*\[\[\s*keys\s*\]\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyOptions:
+class KeyConfig:
     """What a new key is called and what it allows."""
 
     name: str | None = field(
@@ -47,7 +47,7 @@ class KeyOptions:
     is_admin: bool = field(default=False, metadata={"help": "it may reset the prefix cache"})
 
 
-def add_key(path: Path, tenant: str, options: KeyOptions) -> tuple[str, str]:
+def add_key(path: Path, tenant: str, options: KeyConfig) -> tuple[str, str]:
     """Make a key and note its hash in the file, which may be new; returns the key's name and the key.
 
     Nobody but the caller has the key. Raises: InvalidRequest.

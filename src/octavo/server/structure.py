@@ -11,11 +11,13 @@ from octavo.errors import InvalidRequest
 MAX_DEPTH: Final = 128
 MAX_CONTAINERS: Final = 100_000
 """Objects and arrays. Each costs its parser 60 to 200 bytes, from two bytes of text."""
-MAX_VALUES: Final = 500_000
+MAX_VALUES: Final = 262_144
+"""Twice a prompt of 131,072 token ids. A name counts as one too."""
 _SLICE_BYTES: Final = 64 * 2**10
 
 _LONG_NUMBER: Final = re.compile(rb"[-+.0-9eE]{1000}")
 _NOT_A_BRACKET: Final = bytes(set(range(256)) - set(b"[]{}"))
+_BEFORE_A_VALUE: Final = (b",", b":", b"[", b"{")
 _STEP: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
@@ -48,7 +50,7 @@ class StructureScan:
         outside = self._without_strings(data)
         if _LONG_NUMBER.search(outside):
             raise InvalidRequest("the body is not valid JSON in UTF-8: a number is too long")
-        self._num_values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        self._num_values += sum(outside.count(mark) for mark in _BEFORE_A_VALUE)
         if self._num_values > MAX_VALUES:
             raise InvalidRequest(f"the body has more than {MAX_VALUES} values")
         brackets = outside.translate(None, _NOT_A_BRACKET)
