@@ -152,9 +152,8 @@ def _fitted(samples: list[tuple[StepLoad, float]]) -> np.ndarray:
     loads = np.array([(1.0, *load) for load, _ in samples])  # [samples, 5]
     seconds = np.array([seconds for _, seconds in samples])
     unit_s = float(np.median(seconds / (loads @ _USUAL)))
-    shares = (
-        loads * (_USUAL * unit_s) / seconds[:, None]
-    )  # of each sample's seconds, if all was usual
+    # Of each sample's seconds, if all was as usual.
+    shares = loads * (_USUAL * unit_s) / seconds[:, None]
     weights = np.ones(len(samples))
     prior = _PRIOR_WEIGHT * np.eye(5)
     for _ in range(4):
