@@ -135,10 +135,10 @@ class Disconnect:
 def disconnect(url: str) -> Disconnect:
     """Leave in the middle of a stream: blocks held before, tokens still generated, seconds until no block is held.
 
-    The best of three: on a busy machine the news of the client's leaving takes its time to the engine, which it can only
+    The best of six: on a busy machine the news of the client's leaving takes its time to the engine, which it can only
     add to.
     """
-    return min((_disconnect(url) for _ in range(3)), key=lambda left: left.num_tokens_after)
+    return min((_disconnect(url) for _ in range(6)), key=lambda left: left.num_tokens_after)
 
 
 def _disconnect(url: str) -> Disconnect:
