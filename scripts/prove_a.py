@@ -145,7 +145,7 @@ def products(paths: dict[str, Path]) -> Iterator[Row]:
 
 def exactness(paths: dict[str, Path]) -> Iterator[Row]:
     """Bit-equal ids."""
-    num_prompts, max_tokens = (8, 12) if SMALL else (32, 32)
+    num_prompts, max_tokens = (8, 24) if SMALL else (32, 32)
     for name in ("smollm2",) if SMALL else MODELS:
         for is_seeded in (False, True):
             variants = measures.exactness_variants(

@@ -14,5 +14,5 @@ from tests.e2e import measures
 def test_ids_do_not_depend_on_company_chunks_threads_or_memory(
     smollm2_path: Path, is_seeded: bool
 ) -> None:
-    variants = list(measures.exactness_variants(smollm2_path, 8, 20, is_seeded=is_seeded))
+    variants = list(measures.exactness_variants(smollm2_path, 8, 24, is_seeded=is_seeded))
     assert [v for v in variants if v[1]] == []
