@@ -13,7 +13,7 @@ from scripts.proving.rows import SMALL, Paths, Row, on_quiet, quiet_bar
 from octavo import LLM, SamplingParams
 from octavo.kv_layout import BLOCK_SIZE
 
-_NUM_PROMPTS, _MAX_TOKENS = (8, 12) if SMALL else (24, 16)
+_NUM_PROMPTS, _MAX_TOKENS = (8, 24) if SMALL else (24, 16)
 _SHARED, _OWN, _NUM_REQUESTS = (500, 32, 8) if SMALL else (2000, 32, 24)
 _ONE = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
 
