@@ -101,12 +101,13 @@ Status Executor::execute(const BatchView& batch, const SampleView& sample, const
   if (Status status = check_batch(batch, limits_); !status.ok()) return status;
   if (Status status = check_sample(sample, result, batch.num_rows(), limits_); !status.ok()) return status;
   now_ = {&batch, &sample, &result};
-  control_.observe(now_ns(), run_team(
+  const TeamControl::Run done = run_team(
       [](void* context, int member) {
         Executor& executor = *static_cast<Executor*>(context);
         executor.run_step(executor.members_[member]);
       },
-      this));
+      this);
+  control_.observe(now_ns(), done);
   now_ = {};
   return {};
 }

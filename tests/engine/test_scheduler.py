@@ -160,13 +160,20 @@ def test_step_model_finds_prices_under_noise() -> None:
     for i in range(160):
         load = some_load(rng, is_prefill=i % 2 == 0)
         is_wild = i % 7 == 0
-        model.observe(load, cost(load) * (10 if is_wild else rng.uniform(0.95, 1.05)))
+        model.observe(load, cost(load) * (20 if is_wild else rng.uniform(0.95, 1.05)))
     for is_prefill in (False, True):
         load = some_load(rng, is_prefill=is_prefill)
         assert model.estimate(load) == pytest.approx(cost(load), rel=0.15)
-    near, far = model.max_prefill_tokens(0.2, 0), model.max_prefill_tokens(0.2, 6000)
-    assert near % MIN_PREFILL_TOKENS == far % MIN_PREFILL_TOKENS == 0
-    assert 0.4 < far / near < 0.6
+    decoding = some_load(rng, is_prefill=False)
+    model.observe(decoding, cost(decoding))
+    for position in (0, 6000):
+        num_tokens = model.max_prefill_tokens(0.2, position)
+        assert num_tokens % MIN_PREFILL_TOKENS == 0
+        step = decoding._replace(
+            num_prefill_tokens=num_tokens,
+            prefill_positions=num_tokens * (position + num_tokens / 2),
+        )
+        assert cost(step) == pytest.approx(0.2, rel=0.15)
 
 
 @pytest.mark.parametrize("is_prefill", [False, True])

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from octavo.observability.first_token import num_fitting
+
 MIN_PREFILL_TOKENS: Final = 16
 """A cut never goes below this, so that prompts always advance."""
 
@@ -71,7 +73,11 @@ class StepModel:
         self._num_samples += 1
         if self._num_samples <= _NUM_EARLY or self._num_samples % _REFIT_EVERY == 0:
             self._fit = _fitted([*self._prefill, *self._decode])
-            for samples in (self._decode, self._prefill):  # measured by the fit that holds now
+            self._decode_speed, self._prefill_speed = (
+                _Speed(),
+                _Speed(),
+            )  # by the fit that holds now
+            for samples in (self._decode, self._prefill):
                 for sample in list(samples)[-_NUM_RECENT:]:
                     self._note_speed(*sample)
         else:
@@ -107,12 +113,7 @@ class StepModel:
         if prices is None:
             return _FIRST_TRY_TOKENS
         base_s, token_s, position_s = prices
-        # The mean position of n tokens is position + n / 2: solve n * (price + slope * n) = room.
-        room = max(0.0, max_step_s - base_s)
-        price = token_s + position_s * position
-        slope = position_s / 2
-        root = price + math.sqrt(price * price + 4 * slope * room)
-        tokens = 2 * room / root if root > 0 else math.inf
+        tokens = num_fitting(max_step_s - base_s, token_s + position_s * position, position_s)
         whole = int(min(tokens, 2**20)) // MIN_PREFILL_TOKENS * MIN_PREFILL_TOKENS
         return max(MIN_PREFILL_TOKENS, whole)
 

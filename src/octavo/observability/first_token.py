@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 from statistics import median
 from typing import Final
 
@@ -31,11 +30,17 @@ class StepPrices(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
     def chunk_tokens(self, position: int) -> int:
         """Prompt tokens of a step beside decoding requests, the first of them at `position`."""
-        room = max(0.0, self.max_step_s - self.base_s)
-        price = self.token_s + self.position_s * position
-        root = price + math.sqrt(price * price + 2 * self.position_s * room)
-        fitting = 2 * room / root if root > 0 else math.inf
+        price_s = self.token_s + self.position_s * position
+        fitting = num_fitting(self.max_step_s - self.base_s, price_s, self.position_s)
         return int(min(max(fitting, _MIN_CHUNK), self.max_tokens))
+
+
+def num_fitting(room_s: float, price_s: float, position_s: float) -> float:
+    """Prompt tokens that cost `room_s`, the first of them `price_s` and each `position_s` more than the one before it."""
+    # The mean price of n tokens is price + n / 2 * slope: solve n * (price + slope / 2 * n) = room.
+    room_s = max(0.0, room_s)
+    root = price_s + math.sqrt(price_s * price_s + 2 * position_s * room_s)
+    return 2 * room_s / root if root > 0 else math.inf
 
 
 class PromptQueue:
@@ -103,20 +108,20 @@ class FirstTokenForecast:
         prices: StepPrices | None,
         *,
         num_decoding: int,
-        waiting: Iterable[int],
+        waiting: list[int],
         num_begun: int,
         is_busy: bool,
         now_s: float,
     ) -> None:
         """A step ended: what steps cost, requests that decode, lengths of the prompts that have no first token yet.
 
-        `waiting` has the oldest first; `num_begun` of their tokens, those of the first, are computed.
+        `waiting`, which is kept, has the oldest first; `num_begun` of their tokens, those of the first, are computed.
         """
         self._prices = prices
         self._is_decoding = num_decoding > 0
         self._is_busy = is_busy
         self._begun_s = now_s
-        self._there, self._num_begun = list(waiting), num_begun
+        self._there, self._num_begun = waiting, num_begun
         self._since.clear()
 
     def note_arrival(self, num_tokens: int, now_s: float) -> None:
