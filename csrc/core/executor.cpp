@@ -22,9 +22,8 @@ Status Executor::create(std::shared_ptr<Runtime> runtime, const Program& program
   executor->hidden_size_ = program.hidden_size();
   executor->ropes_ = program.ropes();
   executor->attentions_ = program.attentions();
-  const int threads = shared.pool.size();
-  executor->body_ = make_plan(program, shared.weights, false, threads);
-  executor->head_ = make_plan(program, shared.weights, true, threads);
+  executor->body_ = make_plan(program, shared.weights, false);
+  executor->head_ = make_plan(program, shared.weights, true);
   if (Status status = KVPool::create(kv_shape, num_blocks, &executor->kv_); !status.ok()) return status;
   if (Status status = executor->allocate(); !status.ok()) return status;
   *out = std::move(executor);
@@ -66,7 +65,7 @@ Status Executor::allocate() {
   members_.resize(threads);
   for (int i = 0; i < threads; ++i) {
     const size_t copied = round_up(kCopiedTokens * body_.copied_floats, kCacheLine);
-    const size_t floats = copied + rows * (2 * partial + kContextTile);
+    const size_t floats = copied + rows * (2 * partial + kContextTile) + kSlabRows * kPieceStride;
     if (Status status = Mapping::create(own_acts + floats * sizeof(float), &member_memory_[i]); !status.ok()) {
       return status;
     }
@@ -77,10 +76,13 @@ Status Executor::allocate() {
     member.states = member.copied + copied;
     member.partials = member.states + rows * partial;
     member.scores = member.partials + rows * partial;
+    member.logits = member.scores + rows * kContextTile;
   }
   tiles_.resize(chunk);
   items_ = std::make_unique<ItemCounter[]>(threads);
   own_tiles_.resize(threads);
+  waited_ns_.resize(threads);
+  work_.resize(threads);
   for (const AttentionSpec& spec : attentions_) {
     const auto is_same = [&](const FetchList& list) { return list.window == spec.shape.window; };
     if (std::any_of(fetch_lists_.begin(), fetch_lists_.end(), is_same)) continue;
@@ -119,8 +121,19 @@ TeamControl::Run Executor::run_team(ThreadPool::Task task, void* context) {
   const int32_t num_tokens = now_.batch->num_tokens();
   const bool is_alone = control_.is_alone(begin, num_tokens);
   team_size_ = is_alone ? 1 : pool.size();
+  const bool is_by_panels = !is_alone && sharing_for(num_tokens) != Sharing::kTokens;
+  if (is_by_panels) {
+    by_panels_.update(begin);
+    watch_members(begin);
+  }
   pool.run(task, context, is_alone);
-  return {num_tokens, 1, now_ns() - begin, pool.slept_ns() - slept};
+  const int64_t end = now_ns();
+  end_chunk();  // if it had no head
+  if (is_by_panels) {
+    for (int i = 0; i < team_size_; ++i) work_[i].amount = by_panels_.part_of(i);
+    observe_members(by_panels_, end);
+  }
+  return {num_tokens, 1, end - begin, pool.slept_ns() - slept};
 }
 
 void Executor::set_counting(bool is_counting) {
@@ -145,58 +158,41 @@ void Executor::run_step(Member& member) {
   member.num_attends = 0;
   for (std::atomic<int>& next : items_[member.index].next) next.store(0, std::memory_order_relaxed);
   const int32_t num_tokens = now_.batch->num_tokens(), num_rows = now_.batch->num_rows();
-  for (int32_t begin = 0; begin < num_tokens; begin += kChunkTokens) {
-    const int32_t count = std::min(kChunkTokens, num_tokens - begin);
-    if (begin > 0) pool.barrier();  // shares of tokens differ between chunks
-    if (member.index == 0) make_attention_tiles(begin, count);
+  // Chunks of equal size: a last one of few tokens would read all weights for them.
+  const int32_t num_chunks = (num_tokens - 1) / kChunkTokens + 1;
+  const int32_t chunk = static_cast<int32_t>(round_up((num_tokens - 1) / num_chunks + 1, kTileTokens));
+  for (int32_t begin = 0; begin < num_tokens; begin += chunk) {
+    const int32_t count = std::min(chunk, num_tokens - begin);
+    if (begin > 0) pool.barrier(member.index);  // shares of tokens differ between chunks
+    if (member.index == 0) begin_chunk(begin, count);
+    if (sharing_for(count) == Sharing::kTokens) pool.barrier(member.index);  // shares and tiles are read before any other
     member.fetched_attend = -1;
     member.part = body_part(count, member);
-    if (member.part.sharing == Sharing::kTokens) pool.barrier();  // the tiles are read before any other
     run_plan(body_, body_counters_, {begin, count}, member);
   }
   for (int32_t begin = 0; begin < num_rows; begin += kSlabRows) {
-    const int32_t count = std::min(kSlabRows, num_rows - begin);
-    pool.barrier();
-    member.part = head_part(count, member);
-    run_plan(head_, head_counters_, {begin, count}, member);
-    Lap lap(is_counting_ && member.index == 0);
-    pool.barrier();
-    if (is_counting_ && member.index == 0) lap.add_to(head_counters_.back().wait_ns);
-    sample_rows({row(head_.output, member.part, 0), head_.output.stride, begin, count}, member);
+    run_head({begin, std::min(kSlabRows, num_rows - begin)}, member);
   }
-}
-
-void Executor::sample_rows(const LogitSlab& slab, const Member& member) {
-  Lap lap(is_counting_ && member.index == 0);
-  sampler_.summarize(slab, *now_.sample, member.index, team_size_);
-  runtime_->pool.barrier();
-  sampler_.choose(slab, *now_.sample, *now_.result, member.index, team_size_);
-  if (!is_counting_ || member.index != 0) return;
-  lap.add_to(sample_counter_.work_ns);
-  ++sample_counter_.calls;
-  sample_counter_.rows += slab.num_rows;
 }
 
 void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, const Window& window, Member& member) {
   const bool is_counted = is_counting_ && member.index == 0;
   Lap lap(is_counted);
   const std::vector<Stage>& stages = plan.stages;
-  for (size_t i = 0; i < stages.size();) {
+  const size_t num_stages = plan.logits_stage;
+  for (size_t i = 0; i < num_stages;) {
     size_t end = i + 1;
     if (is_token_stage(stages[i].kind)) {
-      while (end < stages.size() && is_token_stage(stages[end].kind)) ++end;
+      while (end < num_stages && is_token_stage(stages[end].kind)) ++end;
       run_token_stages(plan, i, end, counters, window, member, lap);
     } else if (stages[i].kind == StageKind::kMultiply) {
       run_multiply(stages[i], window, member);
     } else {
       run_attend(stages[i], member);
     }
-    if (member.index == 0) {
-      const std::atomic_ref<int64_t> progress(*progress_);
-      progress.store(progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    }
+    note_progress(member);
     if (is_counted && !is_token_stage(stages[i].kind)) lap.add_to(counters[i].work_ns);
-    if (end < stages.size() && needs_barrier(plan, i, end, member.part)) runtime_->pool.barrier();
+    if (end < num_stages && needs_barrier(plan, i, end, member.part)) runtime_->pool.barrier(member.index);
     if (is_counted) {
       lap.add_to(counters[end - 1].wait_ns);
       for (; i < end; ++i) {
@@ -206,6 +202,12 @@ void Executor::run_plan(const Plan& plan, std::vector<StageCounter>& counters, c
     }
     i = end;
   }
+}
+
+void Executor::note_progress(const Member& member) {
+  if (member.index != 0) return;
+  const std::atomic_ref<int64_t> progress(*progress_);
+  progress.store(progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 // Whether stage `next` reads or overwrites what other members write in the stages before it, from `stage` on.

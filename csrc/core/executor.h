@@ -18,6 +18,7 @@
 #include "core/plan.h"
 #include "core/program.h"
 #include "core/sampler.h"
+#include "core/team_balance.h"
 #include "core/team_control.h"
 #include "core/thread_pool.h"
 #include "core/weight_store.h"
@@ -40,6 +41,9 @@ class Executor {
   // Token stages take tiles of 8: 16 tiles a chunk divide evenly over 2, 4, 8 or 16 threads.
   static constexpr int32_t kChunkTokens = 128;
   static constexpr int32_t kSlabRows = 32;  // rows of logits held at once
+  // Logits are made in pieces of so many ids, at least so many pieces for each member.
+  static constexpr int32_t kPieceIds = kVocabSlice, kLeastPieces = 8;
+  static constexpr size_t kPieceStride = kPieceIds + 16;
   static constexpr int32_t kQueryTokens = 8;  // query tokens that share K and V loads
   // With fewer attention items than this per thread, contexts are split over threads: tiles of at most 16 query rows.
   static constexpr int kItemsPerThread = 4;
@@ -55,6 +59,10 @@ class Executor {
   // Members take tokens of their own from this many each on; in steps of kTokenStep.
   static constexpr int32_t kOwnTokens = 8;
   static constexpr int32_t kTokenStep = 4;
+  // With many tokens what others do to a core shows at once. With few, members wait for memory that they share: only a
+  // lasting difference says something of the cores.
+  static constexpr int64_t kTokenMemoryNs = 60'000'000, kPanelMemoryNs = 1'000'000'000;
+  static constexpr double kTokenTolerance = 0.05, kPanelTolerance = 0.25;
   // Members attend to their own requests alone, without waiting for each other, if none has more to read than this
   // times the mean.
   static constexpr double kMaxImbalance = 1.15;
@@ -71,6 +79,11 @@ class Executor {
 
   // Whether steps from now on are counted; turning it on starts from zero.
   void set_counting(bool is_counting);
+  // How members begin to share the work: by what each does of it, in any unit. Later steps follow what is seen.
+  void set_parts(std::span<const double> parts) {
+    by_panels_.reset(parts);
+    by_tokens_.reset(parts);
+  }
   // Adds 1 to *counter after every stage, seen by whoever watches this memory. Not while a step runs.
   void watch(int64_t* counter) { progress_ = counter; }
   // What was counted, stages that do the same work together. Not while a step runs.
@@ -123,10 +136,11 @@ class Executor {
     std::vector<int32_t> blocks;
     std::vector<int32_t> start;  // by tile, [num_tiles + 1]
   };
-  // Attention items still to be taken of one member's share, in the stages with even and with odd number.
+  // Items already taken of one member's share: of attention in stages with even and with odd number, of logits.
   struct alignas(kCacheLine) ItemCounter {
-    std::atomic<int> next[2] = {0, 0};
+    std::atomic<int> next[3] = {0, 0, 0};
   };
+  static constexpr int kLogitItems = 2;
   // How members share a plan's work.
   enum class Sharing {
     // Few tokens: every member runs the token stages of all tokens, on a copy of its own, and products are shared by
@@ -157,15 +171,23 @@ class Executor {
     float* states = nullptr;
     float* partials = nullptr;
     float* scores = nullptr;
+    float* logits = nullptr;  // of a piece: kSlabRows rows of kPieceStride
   };
 
   explicit Executor(std::shared_ptr<Runtime> runtime)
-      : runtime_(std::move(runtime)), control_(runtime_->pool.size(), kOwnTokens * runtime_->pool.size()) {}
+      : runtime_(std::move(runtime)),
+        control_(runtime_->pool.size(), kOwnTokens * runtime_->pool.size()),
+        by_panels_(runtime_->pool.size(), kPanelMemoryNs, kPanelTolerance),
+        by_tokens_(runtime_->pool.size(), kTokenMemoryNs, kTokenTolerance) {}
   Status allocate();
   // Floats from one kept row to the next.
   size_t kept_stride() const { return round_up(hidden_size_, 16); }
 
   TeamControl::Run run_team(ThreadPool::Task task, void* context);
+  void watch_members(int64_t now_ns);
+  void observe_members(TeamBalance& balance, int64_t now_ns);
+  void begin_chunk(int32_t begin, int32_t count);
+  void end_chunk();
   void run_step(Member& member);
   void run_decode(DecodeState& state, Member& member);
   void begin_decode(const BatchView& batch, const SampleView& sample, std::span<int32_t> tokens, DecodeState& state);
@@ -182,7 +204,10 @@ class Executor {
   Share own_tokens(int32_t count, int member) const;
   Share find_own_tiles(int32_t count, int member) const;
   bool is_balanced() const;
-  void sample_rows(const LogitSlab& slab, const Member& member);
+  void run_head(const Window& window, Member& member);
+  void make_logits(const Window& window, bool are_kept, const Member& member);
+  void draw_tokens(const Window& window, bool are_kept, const Member& member);
+  void note_progress(const Member& member);
   void make_attention_tiles(int32_t begin, int32_t count);
   void run_plan(const Plan& plan, std::vector<StageCounter>& counters, const Window& window, Member& member);
   void run_token_stages(const Plan& plan, size_t begin, size_t end, std::vector<StageCounter>& counters,
@@ -191,12 +216,24 @@ class Executor {
   void fill_rope_table(const Stage& stage, const Window& window, const Part& part, int32_t begin, int32_t end);
   void load_rows(const Stage& stage, const Window& window, const Part& part, int32_t begin, int32_t end);
   void store_rows(const Stage& stage, const Window& window, const Part& part, int32_t begin, int32_t end);
+  MultiplyInput multiply_input(const Stage& stage, const Part& part) const;
   void run_multiply(const Stage& stage, const Window& window, Member& member);
   FetchQueue* fetch_for(const Stage& stage, const Window& window, Member& member) const;
   void list_fetches();
   void run_attend(const Stage& stage, Member& member);
+  // The next index of the member's own share, then of the shares of others; -1 at the end.
   template <typename ShareOf>
-  int take(int parity, const Member& member, ShareOf share_of_owner);
+  int take(int list, const Member& member, ShareOf share_of_owner) {
+    for (int i = 0; i < team_size_; ++i) {
+      const int owner = (member.index + i) % team_size_;
+      const Share share = share_of_owner(owner);
+      std::atomic<int>& next = items_[owner].next[list];
+      if (next.load(std::memory_order_relaxed) >= share.end - share.begin) continue;
+      const int item = share.begin + next.fetch_add(1, std::memory_order_relaxed);
+      if (item < share.end) return item;
+    }
+    return -1;
+  }
   static KeysAhead keys_of(const AttentionTile& tile, int32_t kv_head, int32_t context);
   void attend_tile(const Stage& stage, const AttentionTile& tile, int32_t kv_head, const KeysAhead& ahead,
                    const Member& member);
@@ -237,6 +274,11 @@ class Executor {
   std::unique_ptr<ItemCounter[]> items_;  // by member
   DecodeArrays decode_;
   TeamControl control_;
+  TeamBalance by_panels_, by_tokens_;  // the parts of members, where a chunk is shared so
+  int64_t watched_since_ns_ = 0;
+  int32_t watched_tokens_ = 0;  // of the chunk at hand, if it is shared by tokens
+  std::vector<int64_t> waited_ns_;  // by member, before
+  std::vector<TeamBalance::Work> work_;
   int team_size_ = 1;  // members of the step at hand
   Step now_{};
 };

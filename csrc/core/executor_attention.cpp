@@ -57,21 +57,6 @@ void Executor::run_attend(const Stage& stage, Member& member) {
   }
 }
 
-// The next index of the member's own share, then of the shares of others; -1 at the end.
-template <typename ShareOf>
-int Executor::take(int parity, const Member& member, ShareOf share_of_owner) {
-  const int threads = team_size_;
-  for (int i = 0; i < threads; ++i) {
-    const int owner = (member.index + i) % threads;
-    const Share share = share_of_owner(owner);
-    std::atomic<int>& next = items_[owner].next[parity];
-    if (next.load(std::memory_order_relaxed) >= share.end - share.begin) continue;
-    const int item = share.begin + next.fetch_add(1, std::memory_order_relaxed);
-    if (item < share.end) return item;
-  }
-  return -1;
-}
-
 // The blocks of one context tile, as far as the tile's first token sees them.
 KeysAhead Executor::keys_of(const AttentionTile& tile, int32_t kv_head, int32_t context) {
   constexpr int32_t kBlocks = kContextTile / kBlockSize;
@@ -155,7 +140,7 @@ void Executor::attend_split(const Stage& stage, int parity, const Member& member
     step_->attend(layer, shape, query_tile(stage, member.part, tile), kv_head, context,
                   keys_of(tile, kv_head, context + 1), split_partials_.as<float>() + unit * unit_floats, member.scores);
   }
-  runtime_->pool.barrier();
+  runtime_->pool.barrier(member.index);
   int before = 0;
   for (int i = 0; i < num_items; ++i) {
     const AttentionTile& tile = tiles_[i % num_tiles_];

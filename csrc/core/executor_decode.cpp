@@ -56,9 +56,9 @@ void Executor::run_decode(DecodeState& state, Member& member) {
   ThreadPool& pool = runtime_->pool;
   while (true) {
     run_step(member);
-    pool.barrier();
+    pool.barrier(member.index);
     if (member.index == 0) advance_decode(state);
-    pool.barrier();
+    pool.barrier(member.index);
     if (state.is_over) return;
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/clock.h"
 #include "core/executor.h"
 
 namespace octavo {
@@ -49,7 +50,8 @@ Share Executor::tile_tokens(int32_t count, int member) const {
 }
 
 Share Executor::own_tokens(int32_t count, int member) const {
-  const Share steps = share_of((count - 1) / kTokenStep + 1, member, team_size_);
+  if (team_size_ == 1) return {0, count};
+  const Share steps = by_tokens_.share_of((count - 1) / kTokenStep + 1, member);
   return {std::min(steps.begin * kTokenStep, count), std::min(steps.end * kTokenStep, count)};
 }
 
@@ -65,16 +67,51 @@ Share Executor::find_own_tiles(int32_t count, int member) const {
   return {first_from(tokens.begin), first_from(tokens.end)};
 }
 
-// Whether every member has about as much context to read as the others.
+// Whether every member has about as much context to read as the others, for its part of the work.
 bool Executor::is_balanced() const {
-  int64_t total = 0, most = 0;
+  if (team_size_ == 1) return true;
+  double total = 0.0, most = 0.0;
   for (int member = 0; member < team_size_; ++member) {
     int64_t positions = 0;
     for (int i = own_tiles_[member].begin; i < own_tiles_[member].end; ++i) positions += tiles_[i].first_position + 1;
-    total += positions;
-    most = std::max(most, positions);
+    total += static_cast<double>(positions);
+    most = std::max(most, static_cast<double>(positions) / by_tokens_.part_of(member));
   }
-  return static_cast<double>(most) * team_size_ <= kMaxImbalance * static_cast<double>(total);
+  return most <= kMaxImbalance * total;
+}
+
+void Executor::watch_members(int64_t now_ns) {
+  watched_since_ns_ = now_ns;
+  for (const Member& member : members_) waited_ns_[member.index] = runtime_->pool.waited_ns(member.index);
+}
+
+// Tells what members did since watch_members().
+void Executor::observe_members(TeamBalance& balance, int64_t now_ns) {
+  for (int i = 0; i < team_size_; ++i) work_[i].waited_ns = runtime_->pool.waited_ns(i) - waited_ns_[i];
+  balance.observe(now_ns, now_ns - watched_since_ns_, work_);
+}
+
+// Decides who computes what of a chunk. Members read it after a barrier only.
+void Executor::begin_chunk(int32_t begin, int32_t count) {
+  end_chunk();
+  if (team_size_ > 1 && sharing_for(count) == Sharing::kTokens) {
+    const int64_t now = now_ns();
+    by_tokens_.update(now);
+    watch_members(now);
+    watched_tokens_ = count;
+  }
+  make_attention_tiles(begin, count);
+}
+
+// After a barrier that ends the chunk.
+void Executor::end_chunk() {
+  if (watched_tokens_ == 0) return;
+  for (int i = 0; i < team_size_; ++i) {
+    const Share own = own_tokens(watched_tokens_, i);
+    work_[i].amount = own.end - own.begin;
+  }
+  observe_members(by_tokens_, now_ns());
+  watched_tokens_ = 0;
 }
 
 // Cuts each request's tokens of the chunk into query tiles. One thread does it while the others begin the token stages;

@@ -112,18 +112,23 @@ void Executor::store_rows(const Stage& stage, const Window& window, const Part& 
   }
 }
 
+MultiplyInput Executor::multiply_input(const Stage& stage, const Part& part) const {
+  return {part.acts, runtime_->precision, row(stage.in, part, part.begin), stage.in.stride, part.end - part.begin};
+}
+
 void Executor::run_multiply(const Stage& stage, const Window& window, Member& member) {
   const Part& part = member.part;
   const int32_t num_tokens = part.end - part.begin;
-  const MultiplyInput in{part.acts, runtime_->precision, row(stage.in, part, part.begin), stage.in.stride, num_tokens};
+  const MultiplyInput in = multiply_input(stage, part);
   FetchQueue* fetch = fetch_for(stage, window, member);
+  const Share own = part.sharing == Sharing::kTokens || team_size_ == 1
+                        ? Share{0, stage.num_panels}
+                        : Share{panel_at(stage, by_panels_.begin_of(member.index)),
+                                panel_at(stage, by_panels_.begin_of(member.index + 1))};
   int32_t before = 0;
   for (const Product& product : stage.products) {
     const int32_t num_panels = product.matrix->num_panels;
-    const Share panels = part.sharing == Sharing::kTokens || team_size_ == 1
-                             ? Share{0, num_panels}
-                                        : Share{std::clamp(stage.splits[member.index] - before, 0, num_panels),
-                                                std::clamp(stage.splits[member.index + 1] - before, 0, num_panels)};
+    const Share panels{std::clamp(own.begin - before, 0, num_panels), std::clamp(own.end - before, 0, num_panels)};
     before += num_panels;
     if (panels.begin == panels.end) continue;
     float* out = row(product.out, part, part.begin);

@@ -1,6 +1,7 @@
 #include "core/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "core/arena.h"
@@ -54,31 +55,12 @@ std::vector<std::vector<const Op*>> group_ops(const Function& function) {
   return groups;
 }
 
-// Cuts the panels of all products in a row into shares of about equal bytes.
-std::vector<int32_t> split_panels(const std::vector<Product>& products, int num_threads) {
-  size_t total = 0;
-  for (const Product& p : products) total += p.matrix->num_panels * p.matrix->panel_bytes;
-  std::vector<int32_t> splits{0};
-  size_t bytes = 0;
-  int32_t panel = 0;
-  for (const Product& p : products) {
-    for (int32_t i = 0; i < p.matrix->num_panels; ++i, ++panel, bytes += p.matrix->panel_bytes) {
-      while (static_cast<int>(splits.size()) < num_threads && bytes >= total * splits.size() / num_threads) {
-        splits.push_back(panel);
-      }
-    }
-  }
-  while (static_cast<int>(splits.size()) <= num_threads) splits.push_back(panel);
-  return splits;
-}
-
 class Planner {
  public:
-  Planner(const Program& program, const WeightStore& weights, bool is_head, int num_threads)
+  Planner(const Program& program, const WeightStore& weights, bool is_head)
       : program_(program),
         weights_(weights),
         function_(is_head ? program.head() : program.body()),
-        num_threads_(num_threads),
         shared_(false, &plan_.shared_floats),
         copied_(true, &plan_.copied_floats),
         buffers_(function_.widths.size()),
@@ -98,6 +80,11 @@ class Planner {
     for (size_t g = 0; g < groups.size(); ++g) add_group(groups[g], static_cast<int>(g));
     plan_.output = buffers_[function_.output];
     if (function_.input < 0) plan_.stages.push_back({.kind = StageKind::kStoreRows, .in = plan_.output});
+    plan_.logits_stage = plan_.stages.size();
+    if (function_.input >= 0) {
+      while (plan_.stages[--plan_.logits_stage].kind != StageKind::kMultiply) {
+      }
+    }
     name_next_attends();
     return std::move(plan_);
   }
@@ -121,7 +108,7 @@ class Planner {
     for (size_t attend = 0, first = 0; attend < stages.size(); ++attend) {
       if (stages[attend].kind != StageKind::kAttend) continue;
       int32_t panels = 0;
-      for (size_t i = first; i < attend; ++i) panels += stages[i].splits.empty() ? 0 : stages[i].splits.back();
+      for (size_t i = first; i < attend; ++i) panels += stages[i].num_panels;
       for (size_t i = first; i < attend; ++i) {
         stages[i].next_attend = static_cast<int32_t>(attend);
         stages[i].fetch_panels = panels;
@@ -138,6 +125,9 @@ class Planner {
     } else if (op.kind == OpKind::kAttention) {
       add_attention(op);
       release(op, index);
+    } else if (op.kind == OpKind::kSoftcap && last_use_[op.in[0]] == index) {
+      buffers_[op.out] = buffers_[op.in[0]];
+      add_elementwise(op, buffers_[op.out], {});
     } else {
       // Elementwise: the output may take over an input that ends here.
       const Buffer in = op.in[0] >= 0 ? buffers_[op.in[0]] : Buffer{};
@@ -182,13 +172,14 @@ class Planner {
       buffers_[op->out] = shared_.take(matrix.rows);
       stage.products.push_back(
           {&matrix, op->vector >= 0 ? weights_.vector(op->vector).data : nullptr, buffers_[op->out]});
+      stage.num_panels += matrix.num_panels;
+      stage.num_bytes += matrix.num_panels * matrix.panel_bytes;
     }
     if (is_quantized) {
       plan_.max_quantized_cols = std::max(plan_.max_quantized_cols, stage.in.width);
       plan_.stages.push_back({.kind = StageKind::kQuantize, .in = stage.in});
     }
     free_pending();
-    stage.splits = split_panels(stage.products, num_threads_);
     plan_.stages.push_back(std::move(stage));
   }
 
@@ -236,7 +227,6 @@ class Planner {
   const Program& program_;
   const WeightStore& weights_;
   const Function& function_;
-  const int num_threads_;
   Plan plan_;
   BufferPool shared_, copied_;
   std::vector<Buffer> pending_;  // shared buffers that a slower thread may still read
@@ -246,8 +236,20 @@ class Planner {
 
 }  // namespace
 
-Plan make_plan(const Program& program, const WeightStore& weights, bool is_head, int num_threads) {
-  return Planner(program, weights, is_head, num_threads).make();
+int32_t panel_at(const Stage& stage, double fraction) {
+  double bytes = fraction * static_cast<double>(stage.num_bytes);
+  int32_t before = 0;
+  for (const Product& p : stage.products) {
+    const double in_product = bytes / static_cast<double>(p.matrix->panel_bytes);
+    if (in_product < p.matrix->num_panels) return before + static_cast<int32_t>(std::lround(in_product));
+    bytes -= static_cast<double>(p.matrix->num_panels * p.matrix->panel_bytes);
+    before += p.matrix->num_panels;
+  }
+  return before;
+}
+
+Plan make_plan(const Program& program, const WeightStore& weights, bool is_head) {
+  return Planner(program, weights, is_head).make();
 }
 
 }  // namespace octavo

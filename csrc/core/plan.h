@@ -59,7 +59,8 @@ struct Stage {
   float number = 0.0f;
   Activation activation = Activation::kSilu;
   std::vector<Product> products{};  // kMultiply: all read `in`, quantised once
-  std::vector<int32_t> splits{};    // kMultiply: thread i has panels [splits[i], splits[i + 1]) of all products
+  int32_t num_panels = 0;           // kMultiply: of all products
+  size_t num_bytes = 0;             // kMultiply: of all panels
   // kMultiply: the stage of the next kAttend, whose memory is fetched meanwhile, and the panels of all multiply stages
   // that come before it and after the last one. -1: none.
   int32_t next_attend = -1;
@@ -69,13 +70,18 @@ struct Stage {
 struct Plan {
   std::vector<Stage> stages;
   Buffer output;
+  // kMultiply of the logits, whose stages after it work on each logit by itself. Of a body: all stages come before.
+  size_t logits_stage = 0;
   // Floats per token of the area that all threads share, and of the one that each may have for itself.
   size_t shared_floats = 0, copied_floats = 0;
   int32_t max_quantized_cols = 0;
   std::vector<Buffer> rope_tables;  // by rope spec: cos [num_dims], then sin [num_dims]
 };
 
+// The panel, in the row of all products of a multiply stage, before which this fraction of their bytes lies.
+int32_t panel_at(const Stage& stage, double fraction);
+
 // `is_head`: reads kept rows instead of tokens.
-Plan make_plan(const Program& program, const WeightStore& weights, bool is_head, int num_threads);
+Plan make_plan(const Program& program, const WeightStore& weights, bool is_head);
 
 }  // namespace octavo

@@ -145,6 +145,13 @@ Status Program::end_body(ValueId hidden, ValueId* rows) {
 Status Program::end_head(ValueId logits) {
   if (is_body()) return Status::invalid("the body has not ended");
   if (Status status = check_value(logits, "logits"); !status.ok()) return status;
+  const std::vector<Op>& ops = head_.ops;
+  const size_t num_softcaps = ops.size() > 1 && ops.back().kind == OpKind::kSoftcap && ops.back().out == logits ? 1 : 0;
+  const ValueId product = num_softcaps == 1 ? ops.back().in[0] : logits;
+  const Op* linear = ops.empty() ? nullptr : &ops[ops.size() - 1 - num_softcaps];
+  if (linear == nullptr || linear->kind != OpKind::kLinear || linear->out != product) {
+    return Status::invalid("a head ends with a linear, or with the softcap of one");
+  }
   head_.output = logits;
   return {};
 }

@@ -66,6 +66,7 @@ class Program {
 
   // Ends the body; what follows is the head, which starts from the returned rows.
   Status end_body(ValueId hidden, ValueId* rows);
+  // The logits come from one linear, or from the softcap of one.
   Status end_head(ValueId logits);
 
   bool is_complete() const { return head_.output >= 0; }

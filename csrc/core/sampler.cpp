@@ -32,6 +32,7 @@ Status Sampler::create(const StepKernels& kernels, int32_t vocab_size, int32_t m
     scratch.marks = scratch.ids + size;
     scratch.slice_sums.resize(out->num_slices());
     scratch.summaries.resize(out->num_slices());
+    scratch.offers.resize(max_rows);
   }
   return {};
 }
@@ -61,13 +62,53 @@ void Sampler::choose(const LogitSlab& slab, const SampleView& sample, const Resu
     const float* logits = slab.data + i * slab.stride;
     const Summary* slices = &summaries_[static_cast<size_t>(i) * num_slices()];
     const int32_t token = sample.is_scored[row] ? sample.targets[row] : draw(logits, sample, row, slices, scratch);
-    result.token_ids[row] = token;
-    result.ranks[row] = 0;
-    result.logprobs[row] = std::numeric_limits<float>::quiet_NaN();
-    std::fill_n(result.top_ids.begin() + row * result.top_width, result.top_width, -1);
-    std::fill_n(result.top_logprobs.begin() + row * result.top_width, result.top_width,
-                std::numeric_limits<float>::quiet_NaN());
+    clear_result(result, row, token);
     if (sample.num_logprobs[row] >= 0) report(logits, token, sample, result, row, slices, scratch);
+  }
+}
+
+// The row's token, and nothing about it.
+void Sampler::clear_result(const ResultView& result, int32_t row, int32_t token) {
+  result.token_ids[row] = token;
+  result.ranks[row] = 0;
+  result.logprobs[row] = std::numeric_limits<float>::quiet_NaN();
+  std::fill_n(result.top_ids.begin() + row * result.top_width, result.top_width, -1);
+  std::fill_n(result.top_logprobs.begin() + row * result.top_width, result.top_width,
+              std::numeric_limits<float>::quiet_NaN());
+}
+
+bool Sampler::wants_greatest_only(const SampleView& sample, int32_t first_row, int32_t num_rows) {
+  for (int32_t row = first_row; row < first_row + num_rows; ++row) {
+    const bool is_adjusted = sample.bias_start[row] != sample.bias_start[row + 1] ||
+                             sample.repetition_penalty[row] != 1.0f || sample.presence_penalty[row] != 0.0f ||
+                             sample.frequency_penalty[row] != 0.0f;
+    if (sample.is_scored[row] || sample.num_logprobs[row] >= 0 || sample.temperature[row] > 0.0f || is_adjusted) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Sampler::begin_offers(int member, int32_t num_rows) {
+  std::fill_n(scratch_[member].offers.begin(), num_rows, Best{kMinusInfinity, 0});
+}
+
+void Sampler::offer(int member, int32_t row, int32_t first_id, const float* logits, int32_t size) {
+  Best& best = scratch_[member].offers[row];
+  const float greatest = kernels_->greatest(logits, size);
+  if (greatest < best.logit || greatest == kMinusInfinity) return;
+  if (greatest == best.logit && first_id > best.id) return;
+  best = {greatest, first_id + std::max(kernels_->find(logits, size, greatest), 0)};
+}
+
+void Sampler::choose_greatest(int32_t first_row, int32_t num_rows, int num_members, const ResultView& result) const {
+  for (int32_t row = 0; row < num_rows; ++row) {
+    Best best = scratch_[0].offers[row];
+    for (int member = 1; member < num_members; ++member) {
+      const Best& other = scratch_[member].offers[row];
+      if (other.logit > best.logit || (other.logit == best.logit && other.id < best.id)) best = other;
+    }
+    clear_result(result, first_row + row, best.id);
   }
 }
 

@@ -30,6 +30,13 @@ class Sampler {
   void summarize(const LogitSlab& slab, const SampleView& sample, int member, int num_members);
   void choose(const LogitSlab& slab, const SampleView& sample, const ResultView& result, int member, int num_members);
 
+  // Where nothing is wanted of rows but the id of the greatest logit, logits need not be kept. Members begin, offer
+  // pieces of rows (counted from the slab's first), in any order, and after a barrier one of them chooses.
+  static bool wants_greatest_only(const SampleView& sample, int32_t first_row, int32_t num_rows);
+  void begin_offers(int member, int32_t num_rows);
+  void offer(int member, int32_t row, int32_t first_id, const float* logits, int32_t size);
+  void choose_greatest(int32_t first_row, int32_t num_rows, int num_members, const ResultView& result) const;
+
  private:
   struct Summary {
     float max;  // -inf if there is no number
@@ -54,6 +61,7 @@ class Sampler {
     int32_t* marks;  // all zero between rows
     std::vector<float> slice_sums;
     std::vector<Summary> summaries;  // of adjusted logits
+    std::vector<Best> offers;        // by row
   };
   // What the steps of one draw share.
   struct Draw {
@@ -69,6 +77,7 @@ class Sampler {
   }
   int32_t num_slices() const { return (vocab_size_ - 1) / kVocabSlice + 1; }
   int32_t slice_size(int32_t slice) const;
+  static void clear_result(const ResultView& result, int32_t row, int32_t token);
   Best find_best(const float* logits, const Summary* slices) const;
   const float* adjust(const float* logits, const SampleView& sample, int32_t row, Scratch& scratch) const;
   int32_t draw(const float* logits, const SampleView& sample, int32_t row, const Summary* slices,

@@ -30,7 +30,8 @@ bool spin(const std::atomic<uint32_t>& value, uint32_t old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads), team_size_(num_threads) {
+ThreadPool::ThreadPool(int num_threads)
+    : num_threads_(num_threads), waits_(std::make_unique<Wait[]>(num_threads)), team_size_(num_threads) {
   threads_.reserve(num_threads - 1);
   for (int member = 1; member < num_threads; ++member) {
     threads_.emplace_back([this, member] { work(member); });
@@ -55,10 +56,10 @@ void ThreadPool::run(Task task, void* context, bool is_alone) {
     epoch_.notify_all();
   }
   task(context, 0);
-  barrier();
+  barrier(0);
 }
 
-void ThreadPool::barrier() {
+void ThreadPool::barrier(int member) {
   if (team_size_ == 1) return;
   const uint32_t generation = generation_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == team_size_) {
@@ -67,6 +68,13 @@ void ThreadPool::barrier() {
     generation_.notify_all();
     return;
   }
+  const int64_t begin = now_ns();
+  wait_for(generation);
+  std::atomic<int64_t>& total_ns = waits_[member].total_ns;  // written by this thread alone
+  total_ns.store(total_ns.load(std::memory_order_relaxed) + now_ns() - begin, std::memory_order_relaxed);
+}
+
+void ThreadPool::wait_for(uint32_t generation) {
   if (spin(generation_, generation)) return;
   const int64_t asleep = now_ns();
   generation_.wait(generation, std::memory_order_acquire);
@@ -79,7 +87,7 @@ void ThreadPool::work(int member) {
     if (!spin(epoch_, seen)) epoch_.wait(seen, std::memory_order_acquire);
     if (is_stopping_.load(std::memory_order_relaxed)) return;
     task_(context_, member);
-    barrier();
+    barrier(member);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -27,17 +28,24 @@ class ThreadPool {
   void run(Task task, void* context, bool is_alone = false);
 
   // Inside a task: waits until every member is here. Spins briefly, then sleeps.
-  void barrier();
+  void barrier(int member);
 
-  // Nanoseconds that members have slept at barriers, all together.
+  // Nanoseconds that a member has waited at barriers; of all members together, those asleep.
+  int64_t waited_ns(int member) const { return waits_[member].total_ns.load(std::memory_order_relaxed); }
   int64_t slept_ns() const { return slept_ns_.load(std::memory_order_relaxed); }
 
  private:
+  struct alignas(kCacheLine) Wait {
+    std::atomic<int64_t> total_ns{0};
+  };
+
   void work(int member);
+  void wait_for(uint32_t generation);
 
   const int num_threads_;
   std::mutex turn_;
   std::vector<std::thread> threads_;
+  std::unique_ptr<Wait[]> waits_;  // by member
   Task task_ = nullptr;
   void* context_ = nullptr;
   int team_size_;  // of the task at hand

@@ -1,4 +1,5 @@
 // Steps of a small model: same bits for any thread count, chunking and batch; wrong batches are refused.
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -20,6 +21,8 @@ std::unique_ptr<Executor> make(const KernelTable* table, int num_threads, Precis
   const KVShape shape{2, kKvHeads, kHeadDim, KVType::F16};
   CHECK(Executor::create(runtime, program, shape, kBlocks, 400, &executor).ok());
   executor->kv().fill(std::numeric_limits<float>::quiet_NaN());
+  // Three members begin with unequal parts.
+  if (num_threads == 3) executor->set_parts(std::array{3.0, 1.0, 2.0});
   return executor;
 }
 
@@ -89,6 +92,13 @@ void test_many_that_decode(const KernelTable* table) {
       for (const Chunk& prompt : prompts) run(*executor, {prompt});
       const Step together = run(*executor, last);
       for (size_t r = 0; r < last.size(); ++r) CHECK(same_row(together, r, expected[r], 0));
+      // The same tokens where nothing but the greatest logit is wanted, of many rows and of few.
+      for (const size_t count : {last.size(), size_t{3}}) {
+        Step greedy(std::vector<Chunk>(last.begin(), last.begin() + static_cast<ptrdiff_t>(count)));
+        std::fill(greedy.num_logprobs.begin(), greedy.num_logprobs.end(), -1);
+        CHECK(executor->execute(greedy.batch(), greedy.sample(), greedy.result()).ok());
+        for (size_t r = 0; r < count; ++r) CHECK(greedy.tokens[r] == expected[r].tokens[0]);
+      }
     }
   }
 }

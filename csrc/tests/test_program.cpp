@@ -45,7 +45,11 @@ void test_refusals(Runtime& runtime) {
   CHECK(fails(p.rope(x, rope_spec(), &y), "only the body"));
   CHECK(fails(p.linear(7, square, -1, &y), "does not exist"));
   CHECK(p.rms_norm(x, norm, 1e-6f, &y).ok());
-  CHECK(p.end_head(y).ok());
+  CHECK(fails(p.end_head(y), "ends with a linear"));
+  CHECK(p.linear(y, square, -1, &y).ok());
+  CHECK(p.softcap(y, 30.0f, &z).ok());
+  CHECK(fails(p.end_head(y), "ends with a linear"));  // the softcap comes after it
+  CHECK(p.end_head(z).ok());
   CHECK(fails(p.add(y, y, &z), "complete"));
 }
 
@@ -69,7 +73,7 @@ void test_plan(Runtime& runtime) {
   Program program(runtime.weights);
   record_model(runtime, program);
   CHECK(program.num_token_ids() == kVocab && program.vocab_size() == kVocab && program.hidden_size() == kHidden);
-  const Plan plan = make_plan(program, runtime.weights, false, 2);
+  const Plan plan = make_plan(program, runtime.weights, false);
   int num_multiplies = 0;
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
@@ -113,8 +117,10 @@ void test_plan(Runtime& runtime) {
     if (stage.kind != StageKind::kMultiply) continue;
     int32_t panels = 0;
     for (const Product& p : stage.products) panels += p.matrix->num_panels;
-    CHECK(stage.splits.size() == 3 && stage.splits[0] == 0 && stage.splits[2] == panels);
-    CHECK(stage.splits[1] > 0 && stage.splits[1] < panels);
+    CHECK(stage.num_panels == panels);
+    CHECK(panel_at(stage, 0.0) == 0 && panel_at(stage, 1.0) == panels);
+    CHECK(panel_at(stage, 0.5) > 0 && panel_at(stage, 0.5) < panels);
+    for (int i = 0; i < 100; ++i) CHECK(panel_at(stage, 0.01 * i) <= panel_at(stage, 0.01 * (i + 1)));
   }
 }
 

@@ -163,6 +163,59 @@ void test_penalties(const StepKernels& kernels) {
   CHECK(token() == 3);
 }
 
+// Pieces of rows, offered by two members in any order, choose what whole rows do: of equal logits the lowest id.
+void test_offers(const StepKernels& kernels) {
+  constexpr int32_t kVocab = 500, kRows = 6, kPiece = 48;
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+  std::mt19937 random(3);
+  std::vector<float> logits(kRows * kVocab);
+  for (float& x : logits) x = static_cast<float>(random() % 40);  // each greatest value many times
+  std::fill_n(&logits[1 * kVocab], kVocab, kNan);
+  std::fill_n(&logits[2 * kVocab], kVocab, -kInf);
+  logits[3 * kVocab + 70] = logits[3 * kVocab + 400] = kInf;
+  for (int32_t i = 0; i < kVocab; i += 2) logits[4 * kVocab + i] = kNan;
+  Sampler sampler;
+  CHECK(Sampler::create(kernels, kVocab, kRows, 2, &sampler).ok());
+  Step step({{std::vector<int32_t>(kRows, 1), 0, {0}}}, true);
+  std::fill(step.num_logprobs.begin(), step.num_logprobs.end(), -1);
+  const LogitSlab slab{logits.data(), kVocab, 0, kRows};
+  for (int member : {0, 1}) sampler.summarize(slab, step.sample(), member, 2);
+  for (int member : {0, 1}) sampler.choose(slab, step.sample(), step.result(), member, 2);
+  const std::vector<int32_t> expected = step.tokens;
+  CHECK(expected[1] == 0 && expected[2] == 0 && expected[3] == 70);
+  std::vector<std::pair<int32_t, int32_t>> pieces;
+  for (int32_t row = 0; row < kRows; ++row) {
+    for (int32_t id = 0; id < kVocab; id += kPiece) pieces.emplace_back(row, id);
+  }
+  for (int round = 0; round < 20; ++round) {
+    std::shuffle(pieces.begin(), pieces.end(), random);
+    step.tokens.assign(kRows, -1);
+    for (int member : {0, 1}) sampler.begin_offers(member, kRows);
+    for (const auto& [row, id] : pieces) {
+      sampler.offer(static_cast<int>(random() % 2), row, id, &logits[row * kVocab + id], std::min(kPiece, kVocab - id));
+    }
+    sampler.choose_greatest(0, kRows, 2, step.result());
+    CHECK(step.tokens == expected);
+  }
+}
+
+void test_who_wants_only_the_greatest() {
+  const auto wants = [](auto change) {
+    Step step({{{1, 2}, 0, {0}}}, true);
+    std::fill(step.num_logprobs.begin(), step.num_logprobs.end(), -1);
+    change(step);
+    return Sampler::wants_greatest_only(step.sample(), 0, 2);
+  };
+  CHECK(wants([](Step&) {}));
+  CHECK(!wants([](Step& s) { s.temperature[1] = 0.5f; }));
+  CHECK(!wants([](Step& s) { s.num_logprobs[1] = 0; }));
+  CHECK(!wants([](Step& s) { s.repetition[0] = 1.1f; }));
+  CHECK(!wants([](Step& s) { s.presence[0] = 1.0f; }));
+  CHECK(!wants([](Step& s) { s.frequency[0] = 1.0f; }));
+  CHECK(!wants([](Step& s) { s.is_scored[1] = true; }));
+  CHECK(!wants([](Step& s) { s.bias_ids = {3}, s.bias_values = {1.0f}, s.bias_start = {0, 0, 1}; }));
+}
+
 void test_odd_numbers(const StepKernels& kernels) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
   Sampler sampler;
@@ -192,10 +245,12 @@ void test_odd_numbers(const StepKernels& kernels) {
 }  // namespace
 
 int main() {
+  test_who_wants_only_the_greatest();
   for (const KernelTable* table : supported_tables(probe_features())) {
     for (int32_t vocab : {5, 300, 4096, 9001}) test_against_definition(*table->step, vocab, 2.0f);
     test_against_definition(*table->step, 9001, 0.1f);  // nearly flat: filters keep thousands
     test_penalties(*table->step);
+    test_offers(*table->step);
     test_odd_numbers(*table->step);
   }
   return octavo_test::check_result();

@@ -1,9 +1,13 @@
 // All members run each task, barriers hold, callers take turns, and subnormals are flushed inside only.
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <thread>
 #include <vector>
 
 #include "check.h"
+#include "core/team_balance.h"
 #include "core/team_control.h"
 #include "core/thread_pool.h"
 
@@ -23,9 +27,9 @@ void relay(void* context, int member) {
   Relay& r = *static_cast<Relay*>(context);
   for (int round = 1; round <= r.rounds; ++round) {
     r.values[member] = round;
-    r.pool.barrier();
+    r.pool.barrier(member);
     for (int value : r.values) r.errors += value != round;
-    r.pool.barrier();
+    r.pool.barrier(member);
   }
 }
 
@@ -102,7 +106,7 @@ void test_caller_alone() {
   } seen{pool};
   const auto task = [](void* context, int member) {
     Seen& s = *static_cast<Seen*>(context);
-    s.pool.barrier();
+    s.pool.barrier(member);
     s.members += 1 << member;
   };
   pool.run(task, &seen, true);
@@ -176,9 +180,74 @@ void test_short_steps_and_single_threads_decide_nothing() {
   CHECK(one.is_alone(0, 1) && one.is_alone(0, 100));
 }
 
+// Rounds of 10 ms in which members have so many cores each, and wait for the one that is last.
+struct Rounds {
+  TeamBalance balance{3, 60 * kMs, 0.05};
+  int64_t now = 0;
+
+  double run(int num_rounds, const std::array<double, 3>& cores) {
+    double longest = 0.0;
+    for (int i = 0; i < num_rounds; ++i) {
+      balance.update(now);
+      std::array<double, 3> busy_ms{};
+      for (int m = 0; m < 3; ++m) busy_ms[m] = 10 * balance.part_of(m) / cores[m];
+      longest = *std::max_element(busy_ms.begin(), busy_ms.end());
+      std::array<TeamBalance::Work, 3> work{};
+      for (int m = 0; m < 3; ++m) {
+        work[m] = {balance.part_of(m), static_cast<int64_t>((longest - busy_ms[m]) * kMs)};
+      }
+      const auto elapsed = static_cast<int64_t>(longest * kMs);
+      now += elapsed;
+      balance.observe(now, elapsed, work);
+    }
+    return longest;
+  }
+};
+
+void test_parts_follow_what_cores_do() {
+  Rounds rounds;
+  CHECK(rounds.balance.part_of(0) == 1.0 / 3 && rounds.balance.begin_of(3) == 1.0);
+  CHECK(rounds.run(100, {1, 1, 1.03}) < 3.34);
+  CHECK(rounds.balance.part_of(2) < 0.334);  // too little to move anything
+  // One core at a half: 10 ms of work on two and a half cores.
+  CHECK(rounds.run(60, {1, 0.5, 1}) < 1.06 * 10 / 2.5);
+  CHECK(rounds.run(60, {1, 1, 1}) < 1.06 * 10 / 3);
+  // One that does nearly nothing keeps a part by which it is seen to come back.
+  rounds.run(300, {1, 1, 0.001});
+  CHECK(rounds.balance.part_of(2) > 0.05 && rounds.balance.part_of(2) < 0.08);
+  CHECK(rounds.run(60, {1, 1, 1}) < 1.06 * 10 / 3);
+}
+
+void test_parts_are_forgotten() {
+  Rounds rounds;
+  rounds.run(60, {1, 0.5, 1});
+  rounds.balance.update(rounds.now + 400 * kMs);
+  CHECK(rounds.balance.part_of(1) < 0.3);
+  rounds.balance.update(rounds.now + 500 * kMs);
+  CHECK(std::abs(rounds.balance.part_of(1) - 1.0 / 3) < 1e-9);
+}
+
+void test_shares_of_unequal_parts() {
+  TeamBalance balance(3, 60 * kMs, 0.05);
+  balance.reset(std::array{5.0, 0.0, 2.0});
+  for (int count : {0, 1, 2, 7, 64, 1000}) {
+    int next = 0;
+    for (int m = 0; m < 3; ++m) {
+      const Share share = balance.share_of(count, m);
+      CHECK(share.begin == next && share.end >= share.begin);
+      next = share.end;
+    }
+    CHECK(next == count);
+  }
+  CHECK(balance.share_of(1000, 0).end > 650);
+}
+
 }  // namespace
 
 int main() {
+  test_parts_follow_what_cores_do();
+  test_parts_are_forgotten();
+  test_shares_of_unequal_parts();
   test_caller_alone();
   test_team_that_stalls_makes_way_for_one_thread_that_is_faster();
   test_team_that_sleeps_but_is_faster_goes_on();

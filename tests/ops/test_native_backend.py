@@ -181,7 +181,7 @@ class _OneAttention:
         return ops.attention(x, x, x, self._spec, batch)
 
     def logits(self, ops, rows):
-        return rows
+        return ops.linear(rows, self._table)
 
 
 def test_attention_outside_of_the_kv_layout_is_refused():
@@ -206,7 +206,7 @@ def test_both_languages_count_the_same_bytes(dtype: KVDType, kv_heads: int, head
             )
 
         def logits(self, ops, rows):
-            return rows
+            return ops.linear(rows, weight)
 
     weight = backend.ops.weight(table)
     backend.compile(Model(), KVLayout(2, kv_heads, head_dim, dtype), 2, 1).close()  # compares

@@ -218,7 +218,7 @@ class DecoderModel(Protocol[T, W]):
         ...
 
     def logits(self, ops: Ops[T, W], rows: T) -> T:
-        """Final norm and head of the hidden rows that need logits -> [rows, vocab]."""
+        """Final norm and head of the hidden rows that need logits -> [rows, vocab]: a linear, or the softcap of one."""
         ...
 
 
