@@ -31,8 +31,9 @@ Status Executor::create(std::shared_ptr<Runtime> runtime, const Program& program
 }
 
 Status Executor::allocate() {
-  const int32_t chunk = std::min(kChunkTokens, limits_.max_tokens);
   const int threads = runtime_->pool.size();
+  const int32_t chunk = std::min({kChunkTokensEach * std::max(threads, 2), kMaxChunkTokens, limits_.max_tokens});
+  chunk_tokens_ = chunk;
   // Below kOwnTokens per member the activations are shared.
   const int32_t shared_tokens = std::min(chunk, kOwnTokens * threads);
   const size_t acts = std::max(linear_->act_bytes(shared_tokens, body_.max_quantized_cols, runtime_->precision),
@@ -159,7 +160,7 @@ void Executor::run_step(Member& member) {
   for (std::atomic<int>& next : items_[member.index].next) next.store(0, std::memory_order_relaxed);
   const int32_t num_tokens = now_.batch->num_tokens(), num_rows = now_.batch->num_rows();
   // Chunks of equal size: a last one of few tokens would read all weights for them.
-  const int32_t num_chunks = (num_tokens - 1) / kChunkTokens + 1;
+  const int32_t num_chunks = (num_tokens - 1) / chunk_tokens_ + 1;
   const int32_t chunk = static_cast<int32_t>(round_up((num_tokens - 1) / num_chunks + 1, kTileTokens));
   for (int32_t begin = 0; begin < num_tokens; begin += chunk) {
     const int32_t count = std::min(chunk, num_tokens - begin);

@@ -38,8 +38,9 @@ struct Runtime {
 
 class Executor {
  public:
-  // Token stages take tiles of 8: 16 tiles a chunk divide evenly over 2, 4, 8 or 16 threads.
-  static constexpr int32_t kChunkTokens = 128;
+  // Chunks of so many tokens for each thread: what a layer makes of them stays near, in its cache. Of one thread as many as
+  // of two; at most kMaxChunkTokens all together.
+  static constexpr int32_t kChunkTokensEach = 32, kMaxChunkTokens = 256;
   static constexpr int32_t kSlabRows = 32;  // rows of logits held at once
   // Logits are made in pieces of so many ids, at least so many pieces for each member.
   static constexpr int32_t kPieceIds = kVocabSlice, kLeastPieces = 8;
@@ -217,6 +218,8 @@ class Executor {
   void load_rows(const Stage& stage, const Window& window, const Part& part, int32_t begin, int32_t end);
   void store_rows(const Stage& stage, const Window& window, const Part& part, int32_t begin, int32_t end);
   MultiplyInput multiply_input(const Stage& stage, const Part& part) const;
+  void multiply_product(const Product& product, const MultiplyInput& in, const Share& panels, float* out, size_t stride,
+                        FetchQueue* fetch) const;
   void run_multiply(const Stage& stage, const Window& window, Member& member);
   FetchQueue* fetch_for(const Stage& stage, const Window& window, Member& member) const;
   void list_fetches();
@@ -252,6 +255,7 @@ class Executor {
   KVPool kv_;
   StepLimits limits_{};
   int32_t hidden_size_ = 0;
+  int32_t chunk_tokens_ = 0;  // most tokens of a chunk
   std::vector<RopeSpec> ropes_;
   std::vector<AttentionSpec> attentions_;
   Plan body_, head_;

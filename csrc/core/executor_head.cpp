@@ -39,7 +39,8 @@ void Executor::run_head(const Window& window, Member& member) {
 }
 
 void Executor::make_logits(const Window& window, bool are_kept, const Member& member) {
-  const Product& product = head_.stages[head_.logits_stage].products.front();
+  const Stage& stage = head_.stages[head_.logits_stage];
+  const Product& product = stage.products.front();
   const PackedMatrix& matrix = *product.matrix;
   const bool is_by_tokens = member.part.sharing == Sharing::kTokens;
   // With many rows each member has pieces of all ids, for its own rows.
@@ -55,24 +56,19 @@ void Executor::make_logits(const Window& window, bool are_kept, const Member& me
   for (int i = take(kLogitItems, member, share); i >= 0; i = take(kLogitItems, member, share)) {
     const Part& part = members_[is_by_tokens ? i / num_pieces : member.index].part;
     const int32_t first_panel = i % num_pieces * panels, first_id = first_panel * kPanelRows;
-    PackedMatrix piece = matrix;
-    piece.num_panels = std::min(panels, matrix.num_panels - first_panel);
-    piece.rows = std::min(panels * kPanelRows, matrix.rows - first_id);
-    piece.data += first_panel * matrix.panel_bytes;
+    const Share piece{first_panel, std::min(first_panel + panels, matrix.num_panels)};
+    const int32_t size = std::min(piece.end * kPanelRows, matrix.rows) - first_id;
     float* out = are_kept ? row(product.out, part, part.begin) + first_id : member.logits;
     const size_t stride = are_kept ? product.out.stride : kPieceStride;
-    linear_->multiply(piece, multiply_input(head_.stages[head_.logits_stage], part), 0, piece.num_panels, out, stride,
-                      nullptr);
-    for (int32_t t = part.begin; t < part.end; ++t) {
-      float* logits = out + (t - part.begin) * stride;
-      if (product.bias != nullptr) step_->add(logits, product.bias + first_id, piece.rows, logits);
-      for (size_t s = head_.logits_stage + 1; s < head_.stages.size(); ++s) {
-        step_->softcap(logits, head_.stages[s].number, piece.rows, logits);
+    multiply_product(product, multiply_input(stage, part), piece, out, stride, nullptr);
+    for (size_t s = head_.logits_stage + 1; s < head_.stages.size(); ++s) {
+      for (int32_t t = 0; t < part.end - part.begin; ++t) {
+        step_->softcap(out + t * stride, head_.stages[s].number, size, out + t * stride);
       }
     }
     if (is_counted) lap.add_to(head_counters_[head_.logits_stage].work_ns);
     for (int32_t t = part.begin; t < part.end && !are_kept; ++t) {
-      sampler_.offer(member.index, t, first_id, out + (t - part.begin) * stride, piece.rows);
+      sampler_.offer(member.index, t, first_id, out + (t - part.begin) * stride, size);
     }
     if (is_counted) lap.add_to(sample_counter_.work_ns);
     note_progress(member);

@@ -13,9 +13,8 @@ Executor::Sharing Executor::sharing_for(int32_t count) const {
 }
 
 Executor::Part Executor::body_part(int32_t count, const Member& member) const {
-  const int32_t chunk = std::min(kChunkTokens, limits_.max_tokens);
-  const Area shared{body_workspace_.as<float>(), chunk};
-  const Area common{shared.data + chunk * body_.shared_floats, chunk};
+  const Area shared{body_workspace_.as<float>(), chunk_tokens_};
+  const Area common{shared.data + chunk_tokens_ * body_.shared_floats, chunk_tokens_};
   const Share all{0, count};
   switch (sharing_for(count)) {
     case Sharing::kCopies: {

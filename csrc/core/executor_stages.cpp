@@ -118,7 +118,6 @@ MultiplyInput Executor::multiply_input(const Stage& stage, const Part& part) con
 
 void Executor::run_multiply(const Stage& stage, const Window& window, Member& member) {
   const Part& part = member.part;
-  const int32_t num_tokens = part.end - part.begin;
   const MultiplyInput in = multiply_input(stage, part);
   FetchQueue* fetch = fetch_for(stage, window, member);
   const Share own = part.sharing == Sharing::kTokens || team_size_ == 1
@@ -131,16 +130,22 @@ void Executor::run_multiply(const Stage& stage, const Window& window, Member& me
     const Share panels{std::clamp(own.begin - before, 0, num_panels), std::clamp(own.end - before, 0, num_panels)};
     before += num_panels;
     if (panels.begin == panels.end) continue;
-    float* out = row(product.out, part, part.begin);
-    linear_->multiply(*product.matrix, in, panels.begin, panels.end, out, product.out.stride, fetch);
-    if (product.bias == nullptr) continue;
-    const int32_t first = panels.begin * kPanelRows;
-    const int32_t count = std::min(panels.end * kPanelRows, product.matrix->rows) - first;
-    for (int32_t t = 0; t < num_tokens; ++t) {
-      float* row = out + t * product.out.stride + first;
-      step_->add(row, product.bias + first, count, row);
-    }
+    float* out = row(product.out, part, part.begin) + panels.begin * kPanelRows;
+    multiply_product(product, in, panels, out, product.out.stride, fetch);
   }
+}
+
+// out: [tokens, rows of the panels], from the first panel's first row on.
+void Executor::multiply_product(const Product& product, const MultiplyInput& in, const Share& panels, float* out,
+                                size_t stride, FetchQueue* fetch) const {
+  PackedMatrix part = *product.matrix;
+  const int32_t first = panels.begin * kPanelRows;
+  part.num_panels = panels.end - panels.begin;
+  part.rows = std::min(panels.end * kPanelRows, part.rows) - first;
+  part.data += panels.begin * part.panel_bytes;
+  linear_->multiply(part, in, 0, part.num_panels, out, stride, fetch);
+  if (product.bias == nullptr) return;
+  for (int32_t t = 0; t < in.tokens; ++t) step_->add(out + t * stride, product.bias + first, part.rows, out + t * stride);
 }
 
 }  // namespace octavo
