@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from octavo.cache.disk_tier import DiskTier
@@ -169,34 +170,27 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Counters and gauges as they are now."""
-        stats = self._stats
         running = self._scheduler.running
         behind = [r for r in running if r.num_output_tokens == 0]
         decoding = [r.num_tokens for r in running if r.num_output_tokens]
         prices = self._step_model.prices(StepLoad(len(decoding), sum(decoding)))
         limits = (self._max_step_s, self._limits.max_num_batched_tokens, FULL_STEP_TOKENS)
-        return EngineStats(
+        return msgspec.structs.replace(
+            self._stats,
             num_running=len(running),
             num_waiting=len(self._scheduler.waiting),
-            num_blocks=self._cache.num_blocks,
             num_free_blocks=self._cache.num_free,
             num_cached_blocks=self._cache.num_cached,
-            num_steps=stats.num_steps,
-            num_prompt_tokens=stats.num_prompt_tokens,
-            num_generated_tokens=stats.num_generated_tokens,
-            num_cached_tokens=stats.num_cached_tokens,
-            num_preemptions=stats.num_preemptions + self._scheduler.num_preemptions,
+            num_preemptions=self._stats.num_preemptions + self._scheduler.num_preemptions,
             num_disk_stored_blocks=0 if self._disk is None else self._disk.num_stored,
             num_disk_loaded_blocks=0 if self._disk is None else self._disk.num_loaded,
             num_disk_queried_blocks=0 if self._disk is None else self._disk.num_queried,
-            num_step_tokens=stats.num_step_tokens,
             num_prefix_misses={
                 reason.value: count for reason, count in self._scheduler.num_misses.items()
             },
             num_decoding=len(decoding),
             num_prefilled_tokens=sum(r.num_computed_tokens for r in behind),
             prices=None if prices is None else StepPrices(*prices, *limits),
-            num_broken_invariants=stats.num_broken_invariants,
             limit_share=self._runner.limit_share,
             model_s=self._runner.busy_s,
         )
