@@ -129,7 +129,6 @@ TeamControl::Run Executor::run_team(ThreadPool::Task task, void* context) {
   }
   pool.run(task, context, is_alone);
   const int64_t end = now_ns();
-  end_chunk();  // if it had no head
   if (is_by_panels) {
     for (int i = 0; i < team_size_; ++i) work_[i].amount = by_panels_.part_of(i);
     observe_members(by_panels_, end);
@@ -164,12 +163,13 @@ void Executor::run_step(Member& member) {
   const int32_t chunk = static_cast<int32_t>(round_up((num_tokens - 1) / num_chunks + 1, kTileTokens));
   for (int32_t begin = 0; begin < num_tokens; begin += chunk) {
     const int32_t count = std::min(chunk, num_tokens - begin);
-    if (begin > 0) pool.barrier(member.index);  // shares of tokens differ between chunks
     if (member.index == 0) begin_chunk(begin, count);
     if (sharing_for(count) == Sharing::kTokens) pool.barrier(member.index);  // shares and tiles are read before any other
     member.fetched_attend = -1;
     member.part = body_part(count, member);
     run_plan(body_, body_counters_, {begin, count}, member);
+    pool.barrier(member.index);  // shares of tokens differ between chunks, and in the head
+    if (member.index == 0) end_chunk();
   }
   for (int32_t begin = 0; begin < num_rows; begin += kSlabRows) {
     run_head({begin, std::min(kSlabRows, num_rows - begin)}, member);

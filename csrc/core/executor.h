@@ -206,7 +206,7 @@ class Executor {
   Share find_own_tiles(int32_t count, int member) const;
   bool is_balanced() const;
   void run_head(const Window& window, Member& member);
-  void make_logits(const Window& window, bool are_kept, const Member& member);
+  void make_logits(bool are_kept, const Member& member, StageCounter& counter, Lap& lap);
   void draw_tokens(const Window& window, bool are_kept, const Member& member);
   void note_progress(const Member& member);
   void make_attention_tiles(int32_t begin, int32_t count);

@@ -12,8 +12,7 @@ namespace octavo {
 
 void Executor::run_head(const Window& window, Member& member) {
   ThreadPool& pool = runtime_->pool;
-  pool.barrier(member.index);
-  if (member.index == 0) end_chunk();
+  if (window.begin > 0) pool.barrier(member.index);  // the slab before is read until then
   member.part = head_part(window.count, member);
   const bool are_kept = !Sampler::wants_greatest_only(*now_.sample, window.begin, window.count);
   items_[member.index].next[kLogitItems].store(0, std::memory_order_relaxed);
@@ -25,8 +24,7 @@ void Executor::run_head(const Window& window, Member& member) {
   Lap lap(is_counted);
   pool.barrier(member.index);  // pieces may be made of what others have quantised
   lap.add_to(counter.wait_ns);
-  make_logits(window, are_kept, member);
-  lap.skip();
+  make_logits(are_kept, member, counter, lap);
   pool.barrier(member.index);
   lap.add_to(counter.wait_ns);
   draw_tokens(window, are_kept, member);
@@ -38,7 +36,7 @@ void Executor::run_head(const Window& window, Member& member) {
   }
 }
 
-void Executor::make_logits(const Window& window, bool are_kept, const Member& member) {
+void Executor::make_logits(bool are_kept, const Member& member, StageCounter& counter, Lap& lap) {
   const Stage& stage = head_.stages[head_.logits_stage];
   const Product& product = stage.products.front();
   const PackedMatrix& matrix = *product.matrix;
@@ -51,8 +49,6 @@ void Executor::make_logits(const Window& window, bool are_kept, const Member& me
     return is_by_tokens ? Share{owner * num_pieces, (owner + 1) * num_pieces}
                         : share_of(num_pieces, owner, team_size_);
   };
-  const bool is_counted = is_counting_ && member.index == 0;
-  Lap lap(is_counted);
   for (int i = take(kLogitItems, member, share); i >= 0; i = take(kLogitItems, member, share)) {
     const Part& part = members_[is_by_tokens ? i / num_pieces : member.index].part;
     const int32_t first_panel = i % num_pieces * panels, first_id = first_panel * kPanelRows;
@@ -66,11 +62,11 @@ void Executor::make_logits(const Window& window, bool are_kept, const Member& me
         step_->softcap(out + t * stride, head_.stages[s].number, size, out + t * stride);
       }
     }
-    if (is_counted) lap.add_to(head_counters_[head_.logits_stage].work_ns);
+    lap.add_to(counter.work_ns);
     for (int32_t t = part.begin; t < part.end && !are_kept; ++t) {
       sampler_.offer(member.index, t, first_id, out + (t - part.begin) * stride, size);
     }
-    if (is_counted) lap.add_to(sample_counter_.work_ns);
+    lap.add_to(sample_counter_.work_ns);
     note_progress(member);
   }
 }

@@ -92,7 +92,6 @@ void Executor::observe_members(TeamBalance& balance, int64_t now_ns) {
 
 // Decides who computes what of a chunk. Members read it after a barrier only.
 void Executor::begin_chunk(int32_t begin, int32_t count) {
-  end_chunk();
   if (team_size_ > 1 && sharing_for(count) == Sharing::kTokens) {
     const int64_t now = now_ns();
     by_tokens_.update(now);
@@ -102,7 +101,7 @@ void Executor::begin_chunk(int32_t begin, int32_t count) {
   make_attention_tiles(begin, count);
 }
 
-// After a barrier that ends the chunk.
+// What members did of the chunk that is over, if it was shared by tokens.
 void Executor::end_chunk() {
   if (watched_tokens_ == 0) return;
   for (int i = 0; i < team_size_; ++i) {

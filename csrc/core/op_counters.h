@@ -35,10 +35,6 @@ class Lap {
     total_ns += at - last_;
     last_ = at;
   }
-  // Leaves out what was since the last time.
-  void skip() {
-    if (is_on_) last_ = now_ns();
-  }
 
  private:
   const bool is_on_;

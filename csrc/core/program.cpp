@@ -146,11 +146,17 @@ Status Program::end_head(ValueId logits) {
   if (is_body()) return Status::invalid("the body has not ended");
   if (Status status = check_value(logits, "logits"); !status.ok()) return status;
   const std::vector<Op>& ops = head_.ops;
-  const size_t num_softcaps = ops.size() > 1 && ops.back().kind == OpKind::kSoftcap && ops.back().out == logits ? 1 : 0;
-  const ValueId product = num_softcaps == 1 ? ops.back().in[0] : logits;
-  const Op* linear = ops.empty() ? nullptr : &ops[ops.size() - 1 - num_softcaps];
-  if (linear == nullptr || linear->kind != OpKind::kLinear || linear->out != product) {
+  size_t end = ops.size();
+  ValueId product = logits;
+  if (end > 0 && ops[end - 1].kind == OpKind::kSoftcap && ops[end - 1].out == logits) product = ops[--end].in[0];
+  if (end == 0 || ops[end - 1].kind != OpKind::kLinear || ops[end - 1].out != product) {
     return Status::invalid("a head ends with a linear, or with the softcap of one");
+  }
+  // Linears of one input are one stage of a plan; that of the logits has no other.
+  const ValueId input = ops[end - 1].in[0];
+  const auto reads_it = [&](const Op& op) { return op.kind == OpKind::kLinear && op.in[0] == input; };
+  if (std::count_if(ops.begin(), ops.end(), reads_it) > 1) {
+    return Status::invalid("another linear of the head reads what the logits are made of");
   }
   head_.output = logits;
   return {};

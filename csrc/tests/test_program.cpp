@@ -51,6 +51,10 @@ void test_refusals(Runtime& runtime) {
   CHECK(fails(p.end_head(y), "ends with a linear"));  // the softcap comes after it
   CHECK(p.end_head(z).ok());
   CHECK(fails(p.add(y, y, &z), "complete"));
+  Program twice(runtime.weights);
+  CHECK(twice.embed(square, 1.0f, &x).ok() && twice.end_body(x, &x).ok());
+  CHECK(twice.linear(x, narrow, -1, &y).ok() && twice.linear(x, square, -1, &z).ok());
+  CHECK(fails(twice.end_head(z), "another linear"));
 }
 
 // The floats a stage writes and reads, as buffer offsets.

@@ -73,10 +73,8 @@ class StepModel:
         self._num_samples += 1
         if self._num_samples <= _NUM_EARLY or self._num_samples % _REFIT_EVERY == 0:
             self._fit = _fitted([*self._prefill, *self._decode])
-            self._decode_speed, self._prefill_speed = (
-                _Speed(),
-                _Speed(),
-            )  # by the fit that holds now
+            # Measured anew, by the fit that holds now.
+            self._decode_speed, self._prefill_speed = _Speed(), _Speed()
             for samples in (self._decode, self._prefill):
                 for sample in list(samples)[-_NUM_RECENT:]:
                     self._note_speed(*sample)
