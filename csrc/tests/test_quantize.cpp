@@ -156,6 +156,23 @@ void test_quantize_is_the_same_in_any_tile_range(const LinearKernels& kernels) {
   }
 }
 
+// Its tile has no padding where a tile of one is multiplied: what the memory held before must not matter.
+void test_a_token_alone_does_not_read_its_memory(const LinearKernels& kernels) {
+  const int32_t cols = 96;
+  std::vector<float> x = make_activations(1, cols, Activations::kOutlierChannels, 7);
+  x.resize(32 * num_blocks(cols));  // the blocks' padding is zero
+  const Aligned acts(kernels.act_bytes(1, cols, Precision::kInt8));
+  std::memset(acts.bytes(), 0xff, acts.size());
+  kernels.quantize(x.data(), cols, 1, cols, Precision::kInt8, 0, 1, acts.bytes());
+  for (int32_t b = 0; b < num_blocks(cols); ++b) {
+    const ActBlock& block = block_at(acts, 0, b, cols);
+    check_block_fields(block, 0);
+    check_codes(block, 0, &x[32 * b]);
+  }
+  check_residuals(acts, 0, cols, x);
+  check_padding_token(acts, 1, cols);
+}
+
 void check_two_terms(const Aligned& acts, int32_t token, int32_t cols, const std::vector<float>& values) {
   const Term first = term_at(acts, token, 0, cols, Precision::kInt8x2);
   const Term second = term_at(acts, token, 1, cols, Precision::kInt8x2);
@@ -230,6 +247,7 @@ int main() {
     test_quantize_rounds_to_nearest_and_pads_with_zeros(*table.kernels);
     test_quantize_survives_any_float(*table.kernels);
     test_quantize_is_the_same_in_any_tile_range(*table.kernels);
+    test_a_token_alone_does_not_read_its_memory(*table.kernels);
     test_the_second_term_is_what_the_first_leaves_over(*table.kernels);
     test_two_terms_survive_any_float(*table.kernels);
   }

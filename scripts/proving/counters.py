@@ -15,7 +15,7 @@ from octavo.observability.limits import MachineCeilings
 
 _BY_NUMBER = {f.value[0]: f.name for f in QuantFormat}
 _FLOATS = ("F32", "F16", "BF16")
-_NUM_ROUNDS = 3 if SMALL else 5
+_NUM_ROUNDS = 3 if SMALL else 15
 
 Matrices = tuple[tuple[str, int, int], ...]
 """What a stage multiplies with: format, rows and columns of each matrix."""
@@ -27,6 +27,31 @@ class Stage:
 
     count: OpCount
     seconds: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """Multiply stages of some steps, and what the machine allowed meanwhile: limits right before and after."""
+
+    stages: dict[Matrices, Stage]
+    ceilings: MachineCeilings
+
+    def int8_share(self, chosen: Sequence[Matrices]) -> float:
+        """Of the peak, what these stages reach together."""
+        return macs_per_s([self.stages[one] for one in chosen]) / self.ceilings.int8_macs_per_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Packed bytes per second of all stages together: each matrix is read once a step."""
+        stages = self.stages.values()
+        num_bytes = sum(stage.count.num_bytes * stage.count.calls for stage in stages)
+        return num_bytes / sum(stage.seconds for stage in stages)
+
+    @property
+    def read_bytes_per_s(self) -> float:
+        """The bandwidth of reading the same weights and doing nothing with them."""
+        [read] = self.ceilings.reads
+        return read.bytes_per_s
 
 
 def macs_per_s(stages: Sequence[Stage]) -> float:
@@ -71,30 +96,29 @@ def op_shares(paths: Paths) -> Iterator[Row]:
     threads, how = (1, "1 thread, its CPU time, best") if SMALL else (2, "2 threads, medians")
     for model, path in paths.items():
         with Loaded(path, max_model_len=512, num_threads=threads) as loaded:
-            before = loaded.ceilings()
             gemm = _rounds(loaded, 32, 12)
             gemv = _rounds(loaded, 1, 48)
-            ceilings = before.best_with(loaded.ceilings())
             vocab_size = loaded.llm.info.vocab_size
-        yield from _gemm_rows(model, gemm, ceilings, vocab_size, how)
-        yield _gemv_row(model, gemv, ceilings)
+        yield from _gemm_rows(model, gemm, vocab_size, how)
+        yield _gemv_row(model, gemv)
 
 
-def _rounds(loaded: Loaded, batch: int, num_tokens: int) -> list[dict[Matrices, Stage]]:
+def _rounds(loaded: Loaded, batch: int, num_tokens: int) -> list[Round]:
     loaded.count_ops(batch, num_tokens)
-    counted = (loaded.count_ops(batch, num_tokens) for _ in range(_NUM_ROUNDS))
-    return [stages_of(counts, busy if SMALL else 1.0) for counts, busy in counted]
+    rounds: list[Round] = []
+    before = loaded.ceilings_now()
+    for _ in range(_NUM_ROUNDS):
+        counts, busy = loaded.count_ops(batch, num_tokens)
+        after = loaded.ceilings_now()
+        stages = stages_of(counts, busy if SMALL else 1.0)
+        rounds.append(Round(stages, before.mean_with(after)))
+        before = after
+    return rounds
 
 
-def _gemm_rows(
-    model: str,
-    rounds: Sequence[dict[Matrices, Stage]],
-    ceilings: MachineCeilings,
-    vocab_size: int,
-    how: str,
-) -> Iterator[Row]:
+def _gemm_rows(model: str, rounds: Sequence[Round], vocab_size: int, how: str) -> Iterator[Row]:
     parts: dict[str, list[Matrices]] = defaultdict(list)
-    for matrices in rounds[0]:
+    for matrices in rounds[0].stages:
         part = part_of(matrices, vocab_size)
         if part is not None:
             parts[part].append(matrices)
@@ -102,8 +126,7 @@ def _gemm_rows(
     for part, members in sorted(parts.items()):
 
         def share(chosen: Sequence[Matrices]) -> float:
-            rates = [macs_per_s([stages[one] for one in chosen]) for stages in rounds]
-            return choose(rates) / ceilings.int8_macs_per_s
+            return choose([round_.int8_share(chosen) for round_ in rounds])
 
         each = {named(one): share([one]) for one in members}
         worst = min(each, key=each.__getitem__)
@@ -117,21 +140,18 @@ def _gemm_rows(
         )
 
 
-def _gemv_row(
-    model: str, rounds: Sequence[dict[Matrices, Stage]], ceilings: MachineCeilings
-) -> Row:
-    """All matrices of a step: each is read once, so together they are as large as the buffer of the limit."""
-    rates = [
-        sum(stage.count.num_bytes * stage.count.calls for stage in stages.values())
-        / sum(stage.seconds for stage in stages.values())
-        for stages in rounds
-    ]
-    [read] = ceilings.reads
-    share = statistics.median(rates) / read.bytes_per_s
+def _gemv_row(model: str, rounds: Sequence[Round]) -> Row:
+    rates = [round_.bytes_per_s for round_ in rounds]
+    limits = [round_.read_bytes_per_s for round_ in rounds]
+    share = statistics.median(rate / limit for rate, limit in zip(rates, limits, strict=True))
     return Row(
         f"batch-1 matrices of {model}: share of read bandwidth",
-        f"{share:.0%} ({statistics.median(rates) / 1e9:.1f} of {read.bytes_per_s / 1e9:.1f} GB/s)",
+        f"{share:.0%} ({_giga(rates)} of {_giga(limits)} GB/s; {len(rounds)} rounds)",
         quiet_bar(">= 85%"),
         on_quiet(share >= 0.85),
-        {"bytes_per_s": rates},
+        {"bytes_per_s": rates, "read_bytes_per_s": limits},
     )
+
+
+def _giga(rates: Sequence[float]) -> str:
+    return f"{statistics.median(rates) / 1e9:.1f}"

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from octavo import LLM, SamplingParams
-from octavo.api.limits import engine_ceilings
 from octavo.api.options import engine_config
 from octavo.api.runtime import load_runtime
 from octavo.bench.stepping import DecodeWindow, SteppingClient
@@ -21,6 +20,7 @@ from octavo.observability.limits import MachineCeilings
 
 SLACK_TOKENS = 256
 """Room for what the first requests generate until the last has read its prompt."""
+_PROBE_S = 0.1
 
 
 class OpCount(NamedTuple):
@@ -126,12 +126,11 @@ class Loaded:
             self._executor.set_counting(False)
         return counts, decoded.busy
 
-    def ceilings(self) -> MachineCeilings:
-        """What the machine allows this model's kernels and threads now; the better of two readings."""
-        found = [engine_ceilings(self.llm.info, with_memory=False) for _ in range(2)]
-        assert found[0] is not None
-        assert found[1] is not None
-        return found[0].best_with(found[1])
+    def ceilings_now(self) -> MachineCeilings:
+        """What the machine allows this model's kernels and threads at this moment."""
+        found = self._client.measure_ceilings(_PROBE_S)
+        assert found is not None
+        return found
 
 
 class _Client(SteppingClient):

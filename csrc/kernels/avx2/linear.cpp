@@ -9,9 +9,6 @@
 namespace octavo::avx2 {
 namespace {
 
-constexpr int kWidestTile = 4;
-constexpr int kNarrowestTile = 1;
-
 OCTAVO_INLINE Rows first_rows(int32_t count) { return count; }
 
 #include "kernels/generic/linear_driver.h"

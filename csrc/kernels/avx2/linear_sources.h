@@ -11,6 +11,9 @@
 namespace octavo::avx2 {
 namespace {
 
+constexpr int kWidestTile = 4;
+constexpr int kNarrowestTile = 1;
+
 using Rows = int32_t;
 
 #include "kernels/generic/linear_tile.h"

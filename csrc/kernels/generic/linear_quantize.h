@@ -1,6 +1,7 @@
 // Included inside `namespace octavo::<isa> { namespace {` after the ISA's vocabulary: no include, no namespace here.
 // Activations to int8 per 32-block; every ISA gives the same bytes. The vocabulary is linear_tile.h, quantize_types.h and
 //
+//   kNarrowestTile                         as for linear_driver.h
 //   BlockValues                            the 32 values of a block
 //   load_block(row, block, cols)           a token's values, zero past `cols`
 //   max_magnitudes(values[8])              of each the largest |x| as bits: floats without sign order as integers, NaNs last
@@ -201,8 +202,8 @@ OCTAVO_INLINE void quantize_residuals(const float* x, size_t x_stride, int32_t t
 OCTAVO_INLINE void quantize_tile(const float* x, size_t x_stride, int32_t tokens, int32_t cols, ActBlock* blocks) {
   const int32_t num_blocks = num_padded_blocks(cols);
   auto* residuals = reinterpret_cast<ActResidual*>(blocks + num_blocks);
-  // Padding is zero, and so is a residual without a block.
-  if (tokens < kTileTokens) __builtin_memset(blocks, 0, num_blocks * sizeof(ActBlock));
+  // Padding is zero, and so is a residual without a block. The narrowest tile has none.
+  if (tokens < kTileTokens && tokens != kNarrowestTile) __builtin_memset(blocks, 0, num_blocks * sizeof(ActBlock));
   __builtin_memset(residuals, 0, kResidualBlocks * sizeof(ActResidual));
   if (tokens == kTileTokens) {
     quantize_tokens(x, x_stride, cols, blocks);

@@ -16,6 +16,10 @@ using Rows = int32_t;
 
 #include "kernels/generic/quantize_types.h"
 
+// One kernel for any number of tokens.
+constexpr int kWidestTile = kTileTokens;
+constexpr int kNarrowestTile = kTileTokens;
+
 struct BlockValues {
   float v[32];
 };
@@ -247,10 +251,6 @@ void multiply_float_tile(FloatPanel<Weight> panel, const float* x, size_t x_stri
     store_rows(sums[t].even, tile.rows, tile.out + t * tile.stride);
   }
 }
-
-// One kernel for any number of tokens.
-constexpr int kWidestTile = kTileTokens;
-constexpr int kNarrowestTile = kTileTokens;
 
 OCTAVO_INLINE Rows first_rows(int32_t count) { return count; }
 

@@ -31,16 +31,14 @@ _MACHINE_FILL_S: Final = 1.5
 _ALL_COUNTS: Final = 8
 
 
-def engine_ceilings(info: EngineInfo, *, with_memory: bool = True) -> MachineCeilings | None:
+def engine_ceilings(info: EngineInfo) -> MachineCeilings | None:
     """Ceilings of an engine's kernel table and threads, for a buffer as large as its weights and one of 1 GiB.
 
-    `with_memory` False leaves the second out, which needs time. None where nothing is known of the model's work.
-    No request may run meanwhile. Raises: CapacityError.
+    None where nothing is known of the model's work. No request may run meanwhile. Raises: CapacityError.
     """
     if info.work is None:
         return None
-    sizes = [info.work.weight_bytes, *([MEMORY_BYTES] if with_memory else [])]
-    return _measure_one(info.kernel_table, info.num_threads, sizes)
+    return _measure_one(info.kernel_table, info.num_threads, [info.work.weight_bytes, MEMORY_BYTES])
 
 
 def best_ceilings() -> MachineCeilings:

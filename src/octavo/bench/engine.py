@@ -18,6 +18,7 @@ from octavo.bench.loaded import SLACK_TOKENS, LoadedEngine, OnFigure, loaded_eng
 from octavo.bench.options import CONTEXT_TOKENS, MeasureConfig
 from octavo.bench.shares import limits_report
 from octavo.config import EngineConfig
+from octavo.observability.limits import MachineCeilings
 
 Figure = tuple[str, int]
 """Kind and batch size; prefill has batch size 1."""
@@ -27,15 +28,22 @@ Reading = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Every timed round of every figure: tokens per second, and shares of the time outside the model."""
+    """Every timed round of every figure.
+
+    `rates`: tokens per second. `outside`: shares of the time outside the model. `ceilings`: what the machine allowed
+    meanwhile; empty where limits are not measured.
+    """
 
     rates: dict[Figure, list[float]] = field(default_factory=dict)
     outside: dict[Figure, list[float]] = field(default_factory=dict)
+    ceilings: dict[Figure, list[MachineCeilings]] = field(default_factory=dict)
 
-    def add(self, figure: Figure, reading: Reading) -> None:
+    def add(self, figure: Figure, reading: Reading, ceilings: MachineCeilings | None) -> None:
         """Take a round."""
         for rounds, value in zip((self.rates, self.outside), reading, strict=True):
             rounds.setdefault(figure, []).append(value)
+        if ceilings is not None:
+            self.ceilings.setdefault(figure, []).append(ceilings)
 
 
 def bench_engine(
@@ -48,15 +56,13 @@ def bench_engine(
     longest = max(run.prompt + 1, CONTEXT_TOKENS + run.gen + SLACK_TOKENS)
     num_seqs = max(run.batches)
     with loaded_engine(config, longest=longest, num_seqs=num_seqs, seed=run.seed) as loaded:
-        # Before and after, and the better of the two: other work on the machine comes and goes.
-        before = loaded.ceilings(on_figure) if run.limits else None
+        ceilings = loaded.ceilings(on_figure) if run.limits else None
         measured = _Bench(loaded, run).rounds(on_figure)
-        after = loaded.ceilings(on_figure, with_memory=False) if run.limits else None
         report = _report(loaded, config.model.model, run, measured)
         report["limits"] = None
         work = loaded.info.work
-        if work is not None and before is not None and after is not None:
-            report["limits"] = limits_report(work, before.best_with(after), run, report)
+        if work is not None and ceilings is not None and measured.ceilings:
+            report["limits"] = limits_report(work, ceilings, run, measured.rates, measured.ceilings)
         return report
 
 
@@ -70,13 +76,20 @@ class _Bench:
     def rounds(self, on_figure: OnFigure) -> Measured:
         """One round to warm up and `repeat` that count."""
         measured = Measured()
+        before = self._ceilings()
         for round_ in range(self._run.repeat + 1):
             for kind, batch in self._figures():
                 on_figure(f"{kind} {batch}" + ("" if round_ else " (warm-up)"))
                 reading = self._measure(kind, batch)
+                after = self._ceilings()
                 if round_:
-                    measured.add((kind, batch), reading)
+                    allowed = None if before is None or after is None else before.mean_with(after)
+                    measured.add((kind, batch), reading, allowed)
+                before = after
         return measured
+
+    def _ceilings(self) -> MachineCeilings | None:
+        return self._loaded.ceilings_now() if self._run.limits else None
 
     def _figures(self) -> list[Figure]:
         batches = self._run.batches

@@ -7,8 +7,8 @@ does outside of operations; "outside the model", the Python between steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from octavo.bench.loaded import SLACK_TOKENS, LoadedEngine, OnFigure, loaded_engine
@@ -19,8 +19,15 @@ from octavo.errors import OctavoError
 from octavo.observability.limits import MachineCeilings, ModelWork
 from octavo.observability.op_costs import OpCost
 
-Counted = tuple[str, Span, list[OpCost]]
-"""Name of a phase, its steps, what was counted in them."""
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Some steps and what was counted in them; `ceilings`: what the machine allowed meanwhile, if that is asked for."""
+
+    name: str
+    span: Span
+    costs: list[OpCost]
+    ceilings: MachineCeilings | None
 
 
 def bench_ops(
@@ -34,10 +41,8 @@ def bench_ops(
     longest = max(run.prompt + 1, run.context + run.gen + 1 + SLACK_TOKENS)
     num_seqs = max(run.batches)
     with loaded_engine(config, longest=longest, num_seqs=num_seqs, seed=run.seed) as loaded:
-        before = loaded.ceilings(on_figure) if run.limits else None
-        counted = _phases(loaded, run, on_figure)
-        after = loaded.ceilings(on_figure, with_memory=False) if run.limits else None
-        ceilings = before.best_with(after) if before is not None and after is not None else None
+        ceilings = loaded.ceilings(on_figure) if run.limits else None
+        phases = _phases(loaded, run, on_figure)
         work = loaded.info.work
         return {
             "benchmark": "ops",
@@ -45,26 +50,36 @@ def bench_ops(
             "prompt": run.prompt,
             "context": run.context,
             "gen": run.gen,
-            "phases": [phase_report(*phase, work=work, ceilings=ceilings) for phase in counted],
+            "phases": [phase_report(phase, work) for phase in phases],
             "limits": None if ceilings is None else {"ceilings": asdict(ceilings)},
             **loaded.facts(),
         }
 
 
-def _phases(loaded: LoadedEngine, run: OpsConfig, on_figure: OnFigure) -> list[Counted]:
-    phases: list[Counted] = []
+def _phases(loaded: LoadedEngine, run: OpsConfig, on_figure: OnFigure) -> list[Phase]:
+    runs = {f"prefill {run.prompt}": partial(_prefill, loaded, run.prompt)}
+    runs |= {f"decode {b}": partial(_decode, loaded, b, run.context, run.gen) for b in run.batches}
+    phases: list[Phase] = []
     for round_ in ("warm-up", "counted"):
-        on_figure(f"prefill {run.prompt} ({round_})")
-        prefill = _prefill(loaded, run.prompt)
-        phases = [(f"prefill {run.prompt}", prefill, loaded.client.op_costs())]
-        for batch in run.batches:
-            on_figure(f"decode {batch} ({round_})")
-            window = loaded.decode(batch, run.context, run.gen, is_counted=True)
-            assert window.span is not None
-            phases.append((f"decode {batch}", window.span, loaded.client.op_costs()))
-    if not any(cost.calls for _, _, costs in phases for cost in costs):
+        phases = []
+        before = loaded.ceilings_now() if run.limits else None
+        for name, count in runs.items():
+            on_figure(f"{name} ({round_})")
+            span = count()
+            costs = loaded.client.op_costs()
+            after = loaded.ceilings_now() if run.limits else None
+            allowed = None if before is None or after is None else before.mean_with(after)
+            phases.append(Phase(name, span, costs, allowed))
+            before = after
+    if not any(cost.calls for phase in phases for cost in phase.costs):
         raise OctavoError("this backend counts no operations: choose --backend native")
     return phases
+
+
+def _decode(loaded: LoadedEngine, batch: int, context: int, num_tokens: int) -> Span:
+    window = loaded.decode(batch, context, num_tokens, is_counted=True)
+    assert window.span is not None
+    return window.span
 
 
 def _prefill(loaded: LoadedEngine, num_tokens: int) -> Span:
@@ -76,19 +91,13 @@ def _prefill(loaded: LoadedEngine, num_tokens: int) -> Span:
         loaded.client.set_counting(False)
 
 
-def phase_report(
-    phase: str,
-    span: Span,
-    costs: Sequence[OpCost],
-    *,
-    work: ModelWork | None,
-    ceilings: MachineCeilings | None,
-) -> dict[str, object]:
+def phase_report(phase: Phase, work: ModelWork | None) -> dict[str, object]:
     """Rows of a phase, the dearest operation first; `ms` is of one step, `share` of its wall time. They sum to it.
 
     `peak_share` is of the int8 peak, for float weights of the f32 peak; `bandwidth_share` of reading a buffer as large
     as the model's weights. Both, and the rates, are of the time of work: waiting is apart.
     """
+    span, costs = phase.span, phase.costs
     step_ms = 1000 * span.seconds / span.num_steps
     waiting_s = sum(cost.wait_seconds for cost in costs)
     between_s = span.model_s - waiting_s - sum(cost.seconds for cost in costs)
@@ -104,11 +113,11 @@ def phase_report(
 
     dearest = sorted((cost for cost in costs if cost.calls), key=lambda c: c.seconds, reverse=True)
     rows = [
-        row(cost.name, cost.seconds) | _rates(cost, span.num_steps, work, ceilings)
+        row(cost.name, cost.seconds) | _rates(cost, span.num_steps, work, phase.ceilings)
         for cost in dearest
     ]
     rows += [row(name, seconds) for name, seconds in rest.items()]
-    return {"phase": phase, "num_steps": span.num_steps, "step_ms": step_ms, "rows": rows}
+    return {"phase": phase.name, "num_steps": span.num_steps, "step_ms": step_ms, "rows": rows}
 
 
 def _rates(

@@ -46,7 +46,7 @@ class MeasureConfig:
     limits: bool = field(
         default=True,
         metadata=_meta(
-            "measure what the machine allows, before and after, and each figure's share of it"
+            "measure what the machine allows, around each reading too, and each figure's share of it"
         ),
     )
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -84,33 +85,43 @@ def _figure(num_tokens: int, limit: StepLimit) -> FigureLimit:
 
 
 def limits_report(
-    work: ModelWork, ceilings: MachineCeilings, run: MeasureConfig, figures: Mapping[str, Any]
+    work: ModelWork,
+    ceilings: MachineCeilings,
+    run: MeasureConfig,
+    rates: Mapping[tuple[str, int], Sequence[float]],
+    allowed: Mapping[tuple[str, int], Sequence[MachineCeilings]],
 ) -> dict[str, object]:
     """What the machine allows, what the model needs, and the share of its limit that each figure reaches.
 
-    `figures` are best rates, and medians under "median". In `shares` a figure has what limits it ("memory" or
-    "arithmetic"), its limit in tokens/s, `share` of it for the median and `best_share`.
+    `rates`: every round of every figure (kind and batch size), tokens/s. `allowed`: what the machine allowed in that
+    round. In `shares` a figure has what limits it ("memory" or "arithmetic"), its limit in tokens/s, the median of its
+    rounds' shares of it as `share`, and the best as `best_share`. `ceilings` are only told.
     """
-    limits = FigureLimits(work, ceilings, run)
-    median = figures["median"]
-    prefill = _entry(limits.prefill(), figures["prefill"], median["prefill"])
-    by_batch: dict[str, Callable[[int], FigureLimit]] = {
-        "decode": limits.decode,
-        "mixed": limits.mixed,
-    }
-    shares: dict[str, object] = {"prefill": prefill}
-    for kind, limit_of in by_batch.items():
-        shares[kind] = {
-            batch: _entry(limit_of(int(batch)), best, median[kind][batch])
-            for batch, best in figures[kind].items()
-        }
+    shares: dict[str, Any] = {"decode": {}, "mixed": {}}
+    for (kind, batch), figure_rates in rates.items():
+        limits = [
+            _limit(FigureLimits(work, each, run), kind, batch) for each in allowed[kind, batch]
+        ]
+        entry = _entry(limits, figure_rates)
+        if kind == "prefill":
+            shares[kind] = entry
+        else:
+            shares[kind][str(batch)] = entry
     return {"ceilings": asdict(ceilings), "work": asdict(work), "shares": shares}
 
 
-def _entry(limit: FigureLimit, best: float, median: float) -> dict[str, object]:
+def _limit(limits: FigureLimits, kind: str, batch: int) -> FigureLimit:
+    if kind == "prefill":
+        return limits.prefill()
+    return limits.decode(batch) if kind == "decode" else limits.mixed(batch)
+
+
+def _entry(limits: Sequence[FigureLimit], rates: Sequence[float]) -> dict[str, object]:
+    shares = [limit.share(rate) for limit, rate in zip(limits, rates, strict=True)]
+    middle = sorted(limits, key=lambda limit: limit.tokens_per_s)[len(limits) // 2]
     return {
-        **asdict(limit),
-        "bound": limit.bound.value,
-        "share": limit.share(median),
-        "best_share": limit.share(best),
+        **asdict(middle),
+        "bound": middle.bound.value,
+        "share": statistics.median(shares),
+        "best_share": max(shares),
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from octavo.api.runtime import Runtime
 from octavo.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
+from octavo.observability.limits import MachineCeilings
 from octavo.observability.op_costs import OpCost
 
 Clock = Callable[[], float]
@@ -145,6 +146,10 @@ class SteppingClient:
     def op_costs(self) -> list[OpCost]:
         """What was counted."""
         return self._engine.op_costs()
+
+    def measure_ceilings(self, seconds: float) -> MachineCeilings | None:
+        """What the machine allows now."""
+        return self._engine.measure_ceilings(seconds)
 
     def limit_calls(self, max_call_s: float | None) -> None:
         """Run decode steps together up to this long; 0: each by itself; None: as the engine does of itself."""

@@ -33,6 +33,7 @@ from octavo.messages import (
     TokenScore,
 )
 from octavo.observability.first_token import StepPrices
+from octavo.observability.limits import MachineCeilings
 from octavo.observability.op_costs import OpCost
 from octavo.ops.protocol import Int32s, SampleResult
 from octavo.outputs import FinishReason
@@ -250,6 +251,10 @@ class Engine:
     def op_costs(self) -> list[OpCost]:
         """What was counted, an entry for each kind of operation and shape. Empty if the backend counts nothing."""
         return self._runner.op_costs()
+
+    def measure_ceilings(self, seconds: float) -> MachineCeilings | None:
+        """What the machine allows this model now, in about `seconds`, while no request runs. None: nothing is known."""
+        return self._runner.measure_ceilings(seconds)
 
     def close(self) -> None:
         """End all requests (`step` still tells them), free the model, the KV memory and its threads. Idempotent."""

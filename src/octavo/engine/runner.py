@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.engine.share_log import ShareLog
+from octavo.observability.limits import MachineCeilings
 from octavo.observability.op_costs import OpCost
 from octavo.ops.protocol import (
     Batch,
@@ -89,6 +90,10 @@ class ModelRunner:
     def op_costs(self) -> list[OpCost]:
         """What was counted. See Executor.op_costs."""
         return self._executor.op_costs()
+
+    def measure_ceilings(self, seconds: float) -> MachineCeilings | None:
+        """What the machine allows now. See Executor.measure_ceilings."""
+        return self._executor.measure_ceilings(seconds)
 
     def read_block(self, block_id: int) -> Bytes:
         """A copy of a KV block's bytes. Any thread may call it: see Executor.read_block."""

@@ -56,19 +56,22 @@ class MachineCeilings:
         )
         return nearest.bytes_per_s
 
-    def best_with(self, other: MachineCeilings) -> MachineCeilings:
-        """The higher of two measurements of the same thing: other work on the machine only ever lowers one."""
-        rates = {read.num_bytes: read.bytes_per_s for read in (*self.reads, *other.reads)}
-        for read in (*self.reads, *other.reads):
-            rates[read.num_bytes] = max(rates[read.num_bytes], read.bytes_per_s)
+    def mean_with(self, other: MachineCeilings) -> MachineCeilings:
+        """The mean of two measurements of the same thing, one before and one after: what was allowed between them.
+
+        A virtual machine is moved from core to core, and with them its limits change: by half for memory.
+        """
         return MachineCeilings(
             kernel_table=self.kernel_table,
             num_threads=self.num_threads,
             int8_instructions=self.int8_instructions,
-            int8_macs_per_s=max(self.int8_macs_per_s, other.int8_macs_per_s),
-            bf16_macs_per_s=max(self.bf16_macs_per_s or 0.0, other.bf16_macs_per_s or 0.0) or None,
-            f32_macs_per_s=max(self.f32_macs_per_s, other.f32_macs_per_s),
-            reads=tuple(ReadRate(size, rate) for size, rate in sorted(rates.items())),
+            int8_macs_per_s=(self.int8_macs_per_s + other.int8_macs_per_s) / 2,
+            bf16_macs_per_s=None,
+            f32_macs_per_s=(self.f32_macs_per_s + other.f32_macs_per_s) / 2,
+            reads=tuple(
+                ReadRate(mine.num_bytes, (mine.bytes_per_s + its.bytes_per_s) / 2)
+                for mine, its in zip(self.reads, other.reads, strict=True)
+            ),
         )
 
 

@@ -56,6 +56,11 @@ def limited_report(factor: float = 1.0) -> dict[str, Any]:
     """A report of `bench engine` that carries limits and tells how it was made."""
     report = engine_report(factor)
     work = ModelWork(MatrixWork(10**8, 0, 10**8), MatrixWork(10**7, 0, 10**7), (768,), (0,))
+    rates = {("prefill", 1): [report["prefill"]]} | {
+        (kind, int(batch)): [rate]
+        for kind in ("decode", "mixed")
+        for batch, rate in report[kind].items()
+    }
     return {
         **report,
         "outside_model": {
@@ -63,7 +68,7 @@ def limited_report(factor: float = 1.0) -> dict[str, Any]:
         },
         "date": "2026-11-29T12:00:00+00:00", "commit": "0123456789abcdef0123456789abcdef01234567+",
         "command": "octavo bench engine m.gguf",
-        "limits": limits_report(work, CEILINGS, MeasureConfig(batch="1,8"), report),
+        "limits": limits_report(work, CEILINGS, MeasureConfig(batch="1,8"), rates, {key: [CEILINGS] for key in rates}),
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bench.ops import bench_ops, phase_report
+from octavo.bench.ops import Phase, bench_ops, phase_report
 from octavo.bench.options import OpsConfig
 from octavo.bench.stepping import Span
 from octavo.bench.tables import ops_table
@@ -31,7 +31,7 @@ COSTS = [
 
 
 def test_rows_sum_to_the_wall_time_and_the_dearest_comes_first() -> None:
-    report = phase_report("decode 1", Span(1.25, 1.0, 4), COSTS, work=WORK, ceilings=CEILINGS)
+    report = phase_report(Phase("decode 1", Span(1.25, 1.0, 4), COSTS, CEILINGS), WORK)
     rows = report["rows"]
     assert isinstance(rows, list)
     assert [row["name"] for row in rows] == [

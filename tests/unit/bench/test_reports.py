@@ -192,7 +192,7 @@ def test_the_engine_is_measured_against_its_limits(tiny: Path) -> None:
     said: list[str] = []
     run = MeasureConfig(prompt=16, gen=3, batch="1,3", repeat=1)
     report = bench_engine(config, run, on_figure=said.append)
-    assert (said[0], said[-1]) == ("limits", "limits")
+    assert (said[0], said[-1]) == ("limits", "mixed 3")
     limits = report["limits"]
     assert isinstance(limits, dict)
     assert limits["ceilings"]["num_threads"] == 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from octavo.bench.options import CONTEXT_TOKENS, MeasureConfig
-from octavo.bench.shares import FigureLimits
-from octavo.observability.limits import Bound, MatrixWork, ModelWork
+from octavo.bench.shares import FigureLimits, limits_report
+from octavo.observability.limits import Bound, MatrixWork, ModelWork, ReadRate
 from tests.unit.bench.conftest import CEILINGS
 
 WORK = ModelWork(MatrixWork(10**8, 0, 10**8), MatrixWork(10**7, 0, 10**7), (1000,), (0,))
@@ -43,3 +45,18 @@ def test_a_mixed_run_is_bounded_part_by_part() -> None:
     memory_s, _ = decode_s(2)
     assert limit.tokens_per_s == pytest.approx(128 / (prefill_s + 63 * memory_s))
     assert limit.tokens_per_s < min(limit.memory_tokens_per_s, limit.arithmetic_tokens_per_s)
+
+
+def test_each_round_has_the_limits_of_its_own_moment() -> None:
+    half = replace(
+        CEILINGS, reads=tuple(ReadRate(r.num_bytes, r.bytes_per_s / 2) for r in CEILINGS.reads)
+    )
+    limit = LIMITS.decode(1).tokens_per_s
+    rounds = {("decode", 1): [limit * 0.8, limit * 0.4, limit * 0.5]}
+    allowed = {("decode", 1): [CEILINGS, half, CEILINGS]}
+    report = limits_report(WORK, CEILINGS, MeasureConfig(prompt=512, gen=64), rounds, allowed)
+    shares = report["shares"]
+    assert isinstance(shares, dict)
+    entry = shares["decode"]["1"]
+    assert (entry["share"], entry["best_share"]) == (pytest.approx(0.8), pytest.approx(0.8))
+    assert entry["tokens_per_s"] == pytest.approx(limit)

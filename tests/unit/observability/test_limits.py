@@ -57,14 +57,10 @@ def test_bandwidth_is_that_of_the_buffer_nearest_in_size(size: int, rate: float)
     assert CEILINGS.read_bytes_per_s(size) == rate
 
 
-def test_of_two_measurements_the_higher_rates_count() -> None:
-    other = replace(
-        CEILINGS,
-        int8_macs_per_s=900.0,
-        bf16_macs_per_s=7.0,
-        reads=(ReadRate(900, 1.0), ReadRate(10**6, 700.0)),
-    )
-    best = CEILINGS.best_with(other)
-    assert (best.int8_macs_per_s, best.bf16_macs_per_s) == (1000.0, 7.0)
-    assert best.reads == (ReadRate(900, 2000.0), ReadRate(10**6, 700.0))
-    assert CEILINGS.best_with(CEILINGS) == CEILINGS
+def test_between_two_measurements_their_mean_was_allowed() -> None:
+    reads = (ReadRate(900, 1000.0), ReadRate(10**6, 700.0))
+    other = replace(CEILINGS, int8_macs_per_s=900.0, f32_macs_per_s=80.0, reads=reads)
+    mean = CEILINGS.mean_with(other)
+    assert (mean.int8_macs_per_s, mean.f32_macs_per_s) == (950.0, 90.0)
+    assert mean.reads == (ReadRate(900, 1500.0), ReadRate(10**6, 600.0))
+    assert CEILINGS.mean_with(CEILINGS) == CEILINGS
