@@ -12,8 +12,8 @@ from tests.engine.fakes import EOS, Collected, FakeExecutor, fake_engine, reques
 
 
 def fast_engine(**limits: object) -> tuple[Engine, FakeExecutor]:
-    """Steps of 4.9 ms: ten fit into a call."""
-    return fake_engine(seconds=lambda _: 0.0049, **limits)  # type: ignore[arg-type]
+    """Steps of 19.9 ms: ten fit into a call."""
+    return fake_engine(seconds=lambda _: 0.0199, **limits)  # type: ignore[arg-type]
 
 
 def runs_of(**params: object) -> int:
@@ -39,6 +39,21 @@ def test_the_length_of_a_call_can_be_limited() -> None:
     engine.limit_calls(None)
     run_all(engine, [request("b", [1], max_tokens=30, eos=[])])
     assert executor.num_runs > 0
+
+
+@pytest.mark.parametrize(
+    ("params", "num_runs"), [({}, range(3, 5)), ({"stop": ["xyz"]}, range(13, 17))]
+)
+def test_stop_strings_shorten_calls(params: dict[str, object], num_runs: range) -> None:
+    assert runs_of(**params) in num_runs  # 29 steps, ten a call or two
+
+
+def test_a_grant_takes_the_blocks_that_are_free() -> None:
+    engine, executor = fast_engine(num_blocks=2)
+    got = run_all(engine, [request("a", [1] * 15, max_tokens=17, eos=[])])
+    assert len(got.token_ids["a", 0]) == 17
+    assert executor.num_runs >= 2
+    engine.check_invariants()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +123,7 @@ def test_blocks_that_are_short_for_a_run_leave_single_steps() -> None:
 
 
 def test_streamed_requests_return_as_often_as_a_screen_refreshes() -> None:
-    engine, _ = fast_engine()
+    engine, _ = fake_engine(seconds=lambda _: 0.0049)
     message = request("a", [1, 2], max_tokens=1 + 9, eos=[])
     message.is_streamed = True
     engine.add(message)
@@ -118,7 +133,7 @@ def test_streamed_requests_return_as_often_as_a_screen_refreshes() -> None:
 
 def test_who_interrupts_waits_for_one_step() -> None:
     engine, executor = fake_engine(
-        seconds=lambda _: (len(executor.batches) == 8 and engine.interrupt()) or 0.0049
+        seconds=lambda _: (len(executor.batches) == 8 and engine.interrupt()) or 0.0199
     )
     engine.add(request("a", [1, 2], max_tokens=200, eos=[]))
     while executor.num_runs == 0:

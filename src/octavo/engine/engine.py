@@ -40,12 +40,14 @@ from octavo.outputs import FinishReason
 
 _logger = logging.getLogger(__name__)
 
-_MAX_CALL_S: Final = 0.050
+_MAX_CALL_S: Final = 0.200
 """Decode steps are run together up to this long."""
+
+_MATCHED_CALL_S: Final = 0.050
+"""The same while a request has stop strings: they are found after the call, and what was drawn past them is lost."""
 
 _STREAMED_CALL_S: Final = 1 / 60
 """The same while somebody reads: as often as a screen shows something new."""
-
 
 _MAX_WAIT_S: Final = 0.020
 """How long a step waits for blocks from disk where nothing else is to be done."""
@@ -294,9 +296,7 @@ class Engine:
         if self._loads is not None:
             self._loads.poll()
         self._end_expired()
-        is_streamed = any(request.is_streamed for request in self._scheduler.running)
-        max_call_s = min(self._max_call_s, _STREAMED_CALL_S) if is_streamed else self._max_call_s
-        max_steps = self._step_model.max_decode_steps(max_call_s)
+        max_steps = self._step_model.max_decode_steps(self._call_s())
         schedule = self._scheduler.schedule(max_steps, self._runner.now_s())
         self._times.note_preemptions(self._scheduler)
         if not schedule.chunks and self._loads is not None:
@@ -319,6 +319,15 @@ class Engine:
         self._stats.num_steps += 1
         self._stats.num_step_tokens += len(step.batch.token_ids)
         self._take_results(step.rows, result.sampled)
+
+    def _call_s(self) -> float:
+        """How long decode steps may run together, by who waits for their tokens."""
+        running = self._scheduler.running
+        if any(request.is_streamed for request in running):
+            return min(self._max_call_s, _STREAMED_CALL_S)
+        if any(request.params.stop for request in running):
+            return min(self._max_call_s, _MATCHED_CALL_S)
+        return self._max_call_s
 
     def _end_expired(self) -> None:
         """End the requests that waited longer than they may."""

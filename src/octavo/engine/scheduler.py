@@ -293,17 +293,23 @@ class Scheduler:
             max_steps = min(max_steps, request.num_plain_steps)
             if max_steps <= 1:
                 return 1
-        missing = 0
-        for request in self.running:
-            assert request.table is not None
-            needed = blocks_for(request.num_computed_tokens + max_steps)
-            missing += max(0, needed - request.table.num_blocks)
-        if missing > self._cache.num_free:
-            return 1
+        while self._num_missing_blocks(max_steps) > self._cache.num_free:
+            max_steps //= 2
+            if max_steps <= 1:
+                return 1
         for request in self.running:
             assert request.table is not None
             self._cache.allocate(request.table, request.num_computed_tokens + max_steps)
         return max_steps
+
+    def _num_missing_blocks(self, num_steps: int) -> int:
+        """Blocks that all running requests together lack for so many steps."""
+        missing = 0
+        for request in self.running:
+            assert request.table is not None
+            needed = blocks_for(request.num_computed_tokens + num_steps)
+            missing += max(0, needed - request.table.num_blocks)
+        return missing
 
     def _schedule_of(self, chosen: dict[Request, int]) -> Schedule:
         schedule = Schedule([Chunk(*item) for item in chosen.items()], list(self._seats.copies))
