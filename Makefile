@@ -1,7 +1,8 @@
 PYTHON ?= python
 NATIVE_BUILD ?= build/native
+OBJECTS ?= $(NATIVE_BUILD)
 
-.PHONY: setup native fmt lint type test test-native size check prove-A prove-B prove-C prove-D1 clean
+.PHONY: setup native fmt lint type test test-native guards size check prove-A prove-B prove-C prove-D1 clean
 
 setup:  ## an editable-like development install in the active environment
 	$(PYTHON) -m pip install scikit-build-core nanobind cmake ninja
@@ -32,15 +33,15 @@ type:
 test:
 	$(PYTHON) -m pytest
 
-test-native:  ## C++ tests under ASan and UBSan; then the guards of instructions, spills and ODR on the plain objects
+test-native:  ## C++ tests under ASan and UBSan
 	cmake -S . -B $(NATIVE_BUILD)-asan -G Ninja -DOCTAVO_PYTHON=OFF -DOCTAVO_CPP_TESTS=ON -DOCTAVO_SANITIZE=ON >/dev/null
 	cmake --build $(NATIVE_BUILD)-asan -j 2
 	ctest --test-dir $(NATIVE_BUILD)-asan/csrc --no-tests=error --output-on-failure
-	cmake -S . -B $(NATIVE_BUILD)-odr -G Ninja -DOCTAVO_PYTHON=OFF >/dev/null
-	cmake --build $(NATIVE_BUILD)-odr -j 2
-	sh scripts/odr_guard.sh $(NATIVE_BUILD)-odr
-	sh csrc/tests/check_spills.sh $(NATIVE_BUILD)-odr
-	sh csrc/tests/check_isa.sh $(NATIVE_BUILD)-odr
+
+guards:  ## no weak symbol, spilled accumulator or foreign instruction in the objects of OBJECTS (`make native`, or pip's in build/)
+	sh scripts/odr_guard.sh $(OBJECTS)
+	sh csrc/tests/check_spills.sh $(OBJECTS)
+	sh csrc/tests/check_isa.sh $(OBJECTS)
 
 smoke:  ## one short run of each command-line verb, in the active environment
 	sh scripts/smoke.sh
