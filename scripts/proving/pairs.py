@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scripts.proving.quiet import QUIET, CoreWatch
+from scripts.proving.quiet import QUIET, CoreProbe
 
 NUM_PAIRS = int(os.environ.get("PAIRS", "5"))
 """Timed rounds, after one in which all are run and nothing counts."""
@@ -19,7 +19,7 @@ Readings = dict[str, dict[str, list[float]]]
 
 _MAX_TRIES = 3
 """Rounds run for each that counts, at most."""
-_WATCH = CoreWatch()
+_PROBE = CoreProbe()
 """One for all: it learns what full speed is."""
 
 
@@ -29,7 +29,7 @@ class Paired:
 
     readings: Readings
     speeds: list[float]
-    """Of the cores in every round, those that do not count included: the slower of its runs, as a part of full speed."""
+    """Of the cores in every round, those that do not count included: the lowest before, between and after its runs."""
     are_quiet: bool
 
     @property
@@ -48,27 +48,28 @@ def alternate(runs: Mapping[str, Callable[[], Rates]], num_rounds: int = NUM_PAI
 
 
 def alternate_on_quiet_cores(
-    runs: Mapping[str, Callable[[], Rates]], num_rounds: int = NUM_PAIRS, watch: CoreWatch = _WATCH
+    runs: Mapping[str, Callable[[], Rates]], num_rounds: int = NUM_PAIRS, probe: CoreProbe = _PROBE
 ) -> Paired:
-    """As `alternate`, but until `num_rounds` rounds had quiet cores all the time, or thrice as many were run.
+    """As `alternate`, but until `num_rounds` rounds had quiet cores before, between and after their runs.
+
+    After thrice as many it ends, and all count.
 
     What others do on the same cores slows a program the more, the better it uses them: a ratio taken meanwhile says
-    little of a machine that is one's own. Which rounds count is decided by the cores alone, not by what was measured.
+    little of a machine that is one's own. The cores alone decide which rounds count, not what was measured.
     """
     for run in runs.values():
         run()
     rounds: list[dict[str, Rates]] = []
-    cores: list[list[tuple[float, ...]]] = []
+    cores: list[float] = []
     while True:
         rates: dict[str, Rates] = {}
-        seen: list[tuple[float, ...]] = []
+        lowest = probe.read()
         for name, run in runs.items():
-            with watch:
-                rates[name] = run()
-            seen.append(watch.last)
+            rates[name] = run()
+            lowest = min(lowest, probe.read())
         rounds.append(rates)
-        cores.append(seen)
-        speeds = [min(map(watch.speed, each)) for each in cores]
+        cores.append(lowest)
+        speeds = [probe.speed(each) for each in cores]
         quiet = [one for one, speed in zip(rounds, speeds, strict=True) if speed >= QUIET]
         if len(quiet) >= num_rounds:
             return Paired(_readings(quiet), speeds, True)

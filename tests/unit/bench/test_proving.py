@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 from scripts import perf_tables
@@ -20,7 +18,7 @@ from scripts.proving.pairs import (
     ratio_of_medians,
 )
 from scripts.proving.peer_runs import rates_of
-from scripts.proving.quiet import CoreWatch
+from scripts.proving.quiet import CoreProbe
 from scripts.proving.rows import Row, print_rows
 
 from tests.unit.bench.conftest import engine_report, limited_report
@@ -47,19 +45,16 @@ def test_runs_alternate_after_a_warm_up_of_each() -> None:
     assert got == {"a": {"rate": [3.0, 5.0, 7.0]}, "b": {"rate": [4.0, 6.0, 8.0]}}
 
 
-class FakeWatch(CoreWatch):
-    """Cores at speeds that are given, one for each run; 100 is full speed."""
+class FakeProbe(CoreProbe):
+    """Cores at speeds that are given, one for each look; 100 is full speed."""
 
     def __init__(self, *speeds: float) -> None:
         super().__init__()
-        self._rates = [100.0] * 50
+        self._readings = [100.0] * 50
         self._speeds = list(speeds)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.last = (self._speeds.pop(0),)
+    def _read(self) -> list[float]:
+        return [self._speeds.pop(0)]
 
 
 def counting_runs() -> dict[str, Callable[[], dict[str, float]]]:
@@ -68,26 +63,24 @@ def counting_runs() -> dict[str, Callable[[], dict[str, float]]]:
     return {name: lambda: {"rate": float(next(numbers))} for name in "ab"}
 
 
-def test_rounds_count_when_the_cores_were_quiet_in_all_runs() -> None:
-    watch = FakeWatch(100, 100, 100, 60, 60, 100, 96, 97)
-    got = alternate_on_quiet_cores(counting_runs(), 2, watch)
+def test_rounds_count_when_the_cores_were_quiet_around_all_runs() -> None:
+    probe = FakeProbe(100, 100, 100, 100, 60, 100, 60, 96, 97, 96, 97, 98)
+    got = alternate_on_quiet_cores(counting_runs(), 2, probe)
     assert got.readings == {"a": {"rate": [3.0, 9.0]}, "b": {"rate": [4.0, 10.0]}}
     assert (got.speeds, got.are_quiet) == ([1.0, 0.6, 0.6, 0.96], True)
     assert got.how == "on quiet cores (of 4)"
 
 
 def test_without_quiet_cores_all_rounds_count() -> None:
-    got = alternate_on_quiet_cores(counting_runs(), 1, FakeWatch(100, 60, 70, 100, 50, 90))
+    probe = FakeProbe(100, 60, 100, 70, 100, 100, 100, 100, 50)
+    got = alternate_on_quiet_cores(counting_runs(), 1, probe)
     assert got.readings == {"a": {"rate": [3.0, 5.0, 7.0]}, "b": {"rate": [4.0, 6.0, 8.0]}}
     assert (got.are_quiet, got.how) == (False, "on cores at 50% to 70%")
 
 
-def test_cores_are_read_while_something_runs() -> None:
-    watch = CoreWatch()
-    with watch:
-        time.sleep(0.01)
-    assert all(rate > 0 for rate in watch.last)
-    assert 0 < watch.speed(watch.last) <= 1.5
+def test_the_speed_of_cores_is_a_part_of_the_fastest_seen() -> None:
+    probe = CoreProbe()
+    assert 0 < probe.speed(probe.read()) <= 1.5
 
 
 def test_the_ratio_is_of_medians() -> None:
