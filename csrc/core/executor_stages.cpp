@@ -7,6 +7,21 @@
 #include "core/executor.h"
 
 namespace octavo {
+namespace {
+
+// Asks for the lines of a row as this core's own. Older CPUs take `prefetchw` for a no-op.
+inline void claim_lines(const float* row, int32_t size) {
+  constexpr int32_t kFloatsPerLine = kCacheLine / sizeof(float);
+  for (int32_t i = 0; i < size; i += kFloatsPerLine) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" ::"m"(row[i]));
+#else
+    __builtin_prefetch(row + i, 1);
+#endif
+  }
+}
+
+}  // namespace
 
 void Executor::run_token_stage(const Stage& stage, const Window& window, const Part& part, int32_t begin,
                                int32_t end) {
@@ -131,6 +146,13 @@ void Executor::run_multiply(const Stage& stage, const Window& window, Member& me
     before += num_panels;
     if (panels.begin == panels.end) continue;
     float* out = row(product.out, part, part.begin) + panels.begin * kPanelRows;
+    // All members have read what was here, so the lines lie in every cache: a store would wait until the others have
+    // dropped them, one line after another.
+    if (part.sharing == Sharing::kCopies && team_size_ > 1) {
+      for (int32_t t = 0; t < in.tokens; ++t) {
+        claim_lines(out + t * product.out.stride, (panels.end - panels.begin) * kPanelRows);
+      }
+    }
     multiply_product(product, in, panels, out, product.out.stride, fetch);
   }
 }
