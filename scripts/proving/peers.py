@@ -8,13 +8,13 @@ import os
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.proving.commands import octavo_json
 from scripts.proving.loaded import Loaded
-from scripts.proving.pairs import Paired, alternate_on_quiet_cores, compared, ratio_of_medians
+from scripts.proving.pairs import alternate, compared, ratio_of_medians
 from scripts.proving.peer_runs import (
     PeerFailed,
     llama_rates,
@@ -25,6 +25,8 @@ from scripts.proving.peer_runs import (
     requantised,
 )
 from scripts.proving.rows import SMALL, Paths, Row, skipped
+
+Readings = dict[str, dict[str, list[float]]]
 
 _SHARE = 0.85
 _LARGE_DISK, _LARGE_MEMORY = 4e9, 9e9
@@ -70,12 +72,12 @@ def openvino(paths: Paths) -> Iterator[Row]:
         "peer": functools.partial(openvino_rates, path),
     }
     try:
-        got = alternate_on_quiet_cores(runs)
+        got = alternate(runs)
     except PeerFailed as error:
         yield skipped(what, str(error), bar)
         return
     for name, label in (("ours", what), ("outside", f"{what}, from outside")):
-        yield _ratio_row(label, got, "mixed 32", 1.3, name)
+        yield _ratio_row(label, got[name]["mixed 32"], got["peer"]["mixed 32"], 1.3)
 
 
 def avx2(paths: Paths) -> Iterator[Row]:
@@ -109,17 +111,17 @@ def _large_rows(path: Path) -> Iterator[Row]:
         python = peer_python("llama")
         runs["peer"] = functools.partial(llama_rates, python, path, *flags)
     try:
-        got = alternate_on_quiet_cores(runs)
+        got = alternate(runs)
     except PeerFailed as error:
         failed = str(error)
-        got = alternate_on_quiet_cores({"ours": runs["ours"]})
-    yield _share_row(f"{label}: decode 1, share of read bandwidth", got)
+        got = alternate({"ours": runs["ours"]})
+    yield _share_row(f"{label}: decode 1, share of read bandwidth", got["ours"]["share 1"])
     for figure, bar in (("decode 1", 1.0), ("prefill", 1.5), ("decode 32", 1.5)):
         what = f"{label}: llama.cpp, {figure}"
         if failed is not None:
             yield skipped(what, failed, f">= {bar}x")
         else:
-            yield _ratio_row(what, got, figure, bar)
+            yield _ratio_row(what, got["ours"][figure], got["peer"][figure], bar)
 
 
 def _alone_and_together(path: Path) -> Row:
@@ -143,7 +145,7 @@ def _against(
     """The rows of one file against one build of llama.cpp."""
     label += f" ({isa})" if isa else ""
     why = _why_not(venv)
-    got: Paired | None = None
+    got: Readings = {}
     if why is None:
         flags = ("--isa", isa) if isa else ()
         runs = {
@@ -153,58 +155,59 @@ def _against(
         if isa is None:
             runs["outside"] = functools.partial(outside_rates, path)
         try:
-            got = alternate_on_quiet_cores(runs)
+            got = alternate(runs)
         except PeerFailed as error:
             why = str(error)
-    if got is None:
+    if why is not None:
         yield skipped(
-            f"{label}: llama.cpp",
-            why or "",
-            f">= {bars.prefill}x, {bars.decode_1}x, {bars.decode_32}x",
+            f"{label}: llama.cpp", why, f">= {bars.prefill}x, {bars.decode_1}x, {bars.decode_32}x"
         )
         return
-    yield _ratio_row(f"{label}: llama.cpp, prefill 512", got, "prefill", bars.prefill)
-    yield _batch_1_row(label, got, bars)
-    yield _ratio_row(f"{label}: llama.cpp, decode 32", got, "decode 32", bars.decode_32)
+    ours, peer = got["ours"], got["peer"]
+    yield _ratio_row(
+        f"{label}: llama.cpp, prefill 512", ours["prefill"], peer["prefill"], bars.prefill
+    )
+    yield _batch_1_row(label, ours, peer["decode 1"], bars)
+    yield _ratio_row(
+        f"{label}: llama.cpp, decode 32", ours["decode 32"], peer["decode 32"], bars.decode_32
+    )
     if isa is None:
-        what = f"{label}: llama.cpp, mixed 32 from outside"
-        yield _ratio_row(what, got, "mixed 32", bars.mixed_32, "outside")
+        yield _ratio_row(f"{label}: llama.cpp, mixed 32 from outside", got["outside"]["mixed 32"],
+                         peer["mixed 32"], bars.mixed_32)  # fmt: skip
 
 
-def _ratio_row(what: str, got: Paired, figure: str, bar: float, name: str = "ours") -> Row:
-    """`name`: the run of ours whose figure it is."""
-    ours, theirs = got.readings[name][figure], got.readings["peer"][figure]
+def _ratio_row(what: str, ours: Sequence[float], theirs: Sequence[float], bar: float) -> Row:
     return Row(
         what,
-        f"{compared(ours, theirs, 'tok/s')} {got.how}",
+        compared(ours, theirs, "tok/s"),
         f">= {bar}x",
         ratio_of_medians(ours, theirs) >= bar,
-        {"ours": ours, "peer": theirs, "core speed": got.speeds},
+        {"ours": ours, "peer": theirs},
     )
 
 
-def _batch_1_row(label: str, got: Paired, bars: Bars) -> Row:
-    row = _ratio_row(f"{label}: llama.cpp, decode 1", got, "decode 1", bars.decode_1)
-    shares = got.readings["ours"]["share 1"]
-    share = statistics.median(shares)
+def _batch_1_row(
+    label: str, ours: Mapping[str, Sequence[float]], theirs: Sequence[float], bars: Bars
+) -> Row:
+    row = _ratio_row(f"{label}: llama.cpp, decode 1", ours["decode 1"], theirs, bars.decode_1)
+    share = statistics.median(ours["share 1"])
     return Row(
         row.what,
         f"{row.measured}; {share:.0%} of limit",
         row.bar + (f" or {_SHARE:.0%}" if bars.or_share else ""),
         bool(row.ok) or (bars.or_share and share >= _SHARE),
-        {**row.values, "share": shares},
+        {**row.values, "share": ours["share 1"]},
     )
 
 
-def _share_row(what: str, got: Paired) -> Row:
-    shares = got.readings["ours"]["share 1"]
+def _share_row(what: str, shares: Sequence[float]) -> Row:
     share = statistics.median(shares)
     return Row(
         what,
-        f"{share:.0%}, {len(shares)} runs {got.how}",
+        f"{share:.0%}, {len(shares)} runs",
         f">= {_SHARE:.0%}",
         share >= _SHARE,
-        {"share": shares, "core speed": got.speeds},
+        {"share": shares},
     )
 
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from scripts import perf_tables
 from scripts.proving.counters import macs_per_s, named, part_of, stages_of
 from scripts.proving.loaded import OpCount
-from scripts.proving.pairs import (
-    alternate,
-    alternate_on_quiet_cores,
-    compared,
-    ratio_of_medians,
-)
+from scripts.proving.pairs import alternate, compared, ratio_of_medians
 from scripts.proving.peer_runs import rates_of
-from scripts.proving.quiet import CoreProbe
 from scripts.proving.rows import Row, print_rows
 
 from tests.unit.bench.conftest import engine_report, limited_report
@@ -43,44 +36,6 @@ def test_runs_alternate_after_a_warm_up_of_each() -> None:
     got = alternate({"a": lambda: run("a"), "b": lambda: run("b")}, 3)
     assert "".join(order) == "ab" * 4
     assert got == {"a": {"rate": [3.0, 5.0, 7.0]}, "b": {"rate": [4.0, 6.0, 8.0]}}
-
-
-class FakeProbe(CoreProbe):
-    """Cores at speeds that are given, one for each look; 100 is full speed."""
-
-    def __init__(self, *speeds: float) -> None:
-        super().__init__()
-        self._readings = [100.0] * 50
-        self._speeds = list(speeds)
-
-    def _read(self) -> list[float]:
-        return [self._speeds.pop(0)]
-
-
-def counting_runs() -> dict[str, Callable[[], dict[str, float]]]:
-    """Two runs; a reading is the number of runs so far, 1 and 2 are the warm-up."""
-    numbers = itertools.count(1)
-    return {name: lambda: {"rate": float(next(numbers))} for name in "ab"}
-
-
-def test_rounds_count_when_the_cores_were_quiet_around_all_runs() -> None:
-    probe = FakeProbe(100, 100, 100, 100, 60, 100, 60, 96, 97, 96, 97, 98)
-    got = alternate_on_quiet_cores(counting_runs(), 2, probe)
-    assert got.readings == {"a": {"rate": [3.0, 9.0]}, "b": {"rate": [4.0, 10.0]}}
-    assert (got.speeds, got.are_quiet) == ([1.0, 0.6, 0.6, 0.96], True)
-    assert got.how == "on quiet cores (of 4)"
-
-
-def test_without_quiet_cores_all_rounds_count() -> None:
-    probe = FakeProbe(100, 60, 100, 70, 100, 100, 100, 100, 50)
-    got = alternate_on_quiet_cores(counting_runs(), 1, probe)
-    assert got.readings == {"a": {"rate": [3.0, 5.0, 7.0]}, "b": {"rate": [4.0, 6.0, 8.0]}}
-    assert (got.are_quiet, got.how) == (False, "on cores at 50% to 70%")
-
-
-def test_the_speed_of_cores_is_a_part_of_the_fastest_seen() -> None:
-    probe = CoreProbe()
-    assert 0 < probe.speed(probe.read()) <= 1.5
 
 
 def test_the_ratio_is_of_medians() -> None:
