@@ -141,9 +141,7 @@ def test_callback_that_fails_does_not_stop_the_engine() -> None:
             raise RuntimeError("the loop is closed")
         inbox(outputs)
 
-    engine, _ = fake_engine()
-    engine.limit_calls(0)
-    client = ThreadedClient(engine, on_outputs=on_outputs)
+    client = ThreadedClient(fake_engine()[0], on_outputs=on_outputs)
     client.add(request("a", [1], max_tokens=40, eos=[]))
     inbox.wait_for(1)
     client.close()

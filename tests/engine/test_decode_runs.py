@@ -12,8 +12,8 @@ from tests.engine.fakes import EOS, Collected, FakeExecutor, fake_engine, reques
 
 
 def fast_engine(**limits: object) -> tuple[Engine, FakeExecutor]:
-    """Steps of 19.9 ms: ten fit into a call."""
-    return fake_engine(seconds=lambda _: 0.0199, **limits)  # type: ignore[arg-type]
+    """Steps of 4.9 ms: ten fit into a call."""
+    return fake_engine(seconds=lambda _: 0.0049, **limits)  # type: ignore[arg-type]
 
 
 def runs_of(**params: object) -> int:
@@ -31,21 +31,17 @@ def test_plain_requests_decode_several_steps_a_call() -> None:
     assert engine.stats().num_generated_tokens == 120
 
 
-def test_the_length_of_a_call_can_be_limited() -> None:
-    engine, executor = fast_engine()
-    engine.limit_calls(0)
-    run_all(engine, [request("a", [1], max_tokens=30, eos=[])])
-    assert executor.num_runs == 0
-    engine.limit_calls(None)
-    run_all(engine, [request("b", [1], max_tokens=30, eos=[])])
-    assert executor.num_runs > 0
-
-
-@pytest.mark.parametrize(
-    ("params", "num_runs"), [({}, range(3, 5)), ({"stop": ["xyz"]}, range(13, 17))]
-)
-def test_stop_strings_shorten_calls(params: dict[str, object], num_runs: range) -> None:
-    assert runs_of(**params) in num_runs  # 29 steps, ten a call or two
+@pytest.mark.parametrize(("count", "stop", "runs"), [(16, [], 5), (16, ["xyz"], 17), (15, [], 17)])
+def test_many_requests_have_longer_calls(count: int, stop: list[str], runs: int) -> None:
+    engine, executor = fake_engine(
+        seconds=lambda _: 0.0199, max_num_seqs=32, num_blocks=99, max_num_batched_tokens=99
+    )
+    run_all(
+        engine,
+        [request(f"r{i}", [i], max_tokens=30, eos=[], stop=stop) for i in range(count)],
+    )
+    assert executor.num_runs <= runs
+    assert executor.num_runs >= runs - 3
 
 
 def test_a_grant_takes_the_blocks_that_are_free() -> None:
@@ -54,6 +50,16 @@ def test_a_grant_takes_the_blocks_that_are_free() -> None:
     assert len(got.token_ids["a", 0]) == 17
     assert executor.num_runs >= 2
     engine.check_invariants()
+
+
+def test_the_length_of_a_call_can_be_limited() -> None:
+    engine, executor = fast_engine()
+    engine.limit_calls(0)
+    run_all(engine, [request("a", [1], max_tokens=30, eos=[])])
+    assert executor.num_runs == 0
+    engine.limit_calls(None)
+    run_all(engine, [request("b", [1], max_tokens=30, eos=[])])
+    assert executor.num_runs > 0
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,7 @@ def test_blocks_that_are_short_for_a_run_leave_single_steps() -> None:
 
 
 def test_streamed_requests_return_as_often_as_a_screen_refreshes() -> None:
-    engine, _ = fake_engine(seconds=lambda _: 0.0049)
+    engine, _ = fast_engine()
     message = request("a", [1, 2], max_tokens=1 + 9, eos=[])
     message.is_streamed = True
     engine.add(message)
@@ -133,7 +139,7 @@ def test_streamed_requests_return_as_often_as_a_screen_refreshes() -> None:
 
 def test_who_interrupts_waits_for_one_step() -> None:
     engine, executor = fake_engine(
-        seconds=lambda _: (len(executor.batches) == 8 and engine.interrupt()) or 0.0199
+        seconds=lambda _: (len(executor.batches) == 8 and engine.interrupt()) or 0.0049
     )
     engine.add(request("a", [1, 2], max_tokens=200, eos=[]))
     while executor.num_runs == 0:

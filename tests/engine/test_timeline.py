@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import msgspec
 import pytest
@@ -25,15 +24,8 @@ def by_tokens(batch: Batch) -> float:
 
 
 def by_steps(batch: Batch) -> float:
-    """A model that needs 50 ms a step, whatever is in it."""
+    """A model that needs 50 ms a step, whatever is in it: one step a call."""
     return 0.05
-
-
-def stepping_engine(**options: Any) -> tuple[Engine, FakeExecutor]:
-    """Its steps take 50 ms, and a call is one of them."""
-    engine, executor = fake_engine(seconds=by_steps, **options)
-    engine.limit_calls(0)
-    return engine, executor
 
 
 def parts_sum(timeline: EngineTimeline) -> float:
@@ -117,7 +109,7 @@ def test_the_parts_of_every_timeline_are_all_of_its_time(seed: int) -> None:
 
 
 def test_queued_for_a_slot_behind_whom() -> None:
-    engine, _ = stepping_engine(max_num_seqs=2)
+    engine, _ = fake_engine(max_num_seqs=2, seconds=by_steps)
     messages = [request(name, [i], max_tokens=30, eos=[]) for i, name in enumerate("abc")]
     got = run_all(engine, messages)
     first, last = explained(got, "a"), explained(got, "c")
@@ -154,7 +146,7 @@ def test_a_prompt_that_does_not_advance_is_passed_over() -> None:
 
 
 def test_queued_for_memory() -> None:
-    engine, _ = stepping_engine(num_blocks=8, is_caching=False)
+    engine, _ = fake_engine(num_blocks=8, seconds=by_steps, is_caching=False)
     got = run_all(
         engine,
         [
@@ -171,7 +163,7 @@ def test_queued_for_memory() -> None:
 
 
 def test_preempted() -> None:
-    engine, _ = stepping_engine(num_blocks=8, is_caching=False)
+    engine, _ = fake_engine(num_blocks=8, seconds=by_steps, is_caching=False)
     got = run_all(
         engine,
         [
@@ -242,7 +234,7 @@ def test_chunks_steps_and_batch_sizes_are_counted() -> None:
 
 
 def test_decoding_beside_a_prompt_is_told() -> None:
-    engine, _ = stepping_engine()
+    engine, _ = fake_engine(seconds=by_steps)
     engine.add(request("a", [1, 2], max_tokens=10, eos=[]))
     for _ in range(3):
         engine.step()
@@ -253,7 +245,7 @@ def test_decoding_beside_a_prompt_is_told() -> None:
 
 
 def test_choices_share_the_time_of_their_prompt() -> None:
-    engine, _ = stepping_engine(max_num_batched_tokens=50)
+    engine, _ = fake_engine(max_num_batched_tokens=50, seconds=by_steps)
     message = request("a", PROMPT, n=3, temperature=1.0, max_tokens=4, eos=[])
     got = run_all(engine, [message])
     for index in range(3):
@@ -264,7 +256,7 @@ def test_choices_share_the_time_of_their_prompt() -> None:
 
 
 def test_time_between_steps_is_a_part_of_its_own() -> None:
-    engine, executor = stepping_engine(max_num_batched_tokens=50)
+    engine, executor = fake_engine(max_num_batched_tokens=50, seconds=by_steps)
     engine.add(request("a", PROMPT, max_tokens=4, eos=[]))
     timeline = timeline_of(run_slowly(engine, executor, 0.01), "a")
     assert timeline.between_s == pytest.approx(4 * 0.01)
@@ -273,7 +265,7 @@ def test_time_between_steps_is_a_part_of_its_own() -> None:
 
 
 def test_the_first_token_brings_the_time_until_then() -> None:
-    engine, _ = stepping_engine()
+    engine, _ = fake_engine(seconds=by_steps)
     engine.add(request("a", PROMPT[:20], max_tokens=4, eos=[]))
     told: list[ChoiceOutput] = []
     while engine.has_work:
@@ -287,7 +279,7 @@ def test_the_first_token_brings_the_time_until_then() -> None:
 
 
 def test_a_request_that_never_ran_was_queued() -> None:
-    engine, executor = stepping_engine(max_num_seqs=1)
+    engine, executor = fake_engine(max_num_seqs=1, seconds=by_steps)
     engine.add(request("a", [1], max_tokens=50, eos=[]))
     engine.add(request("b", [2], max_tokens=50, eos=[]))
     for _ in range(10):
@@ -303,7 +295,7 @@ def test_a_request_that_never_ran_was_queued() -> None:
 
 
 def test_other_tenants_show_as_numbers_only() -> None:
-    engine, _ = stepping_engine(max_num_seqs=1)
+    engine, _ = fake_engine(max_num_seqs=1, seconds=by_steps)
     messages = [
         request("a", PROMPT[:50], max_tokens=20, eos=[], tenant="x"),
         request("b", [*PROMPT[:40], 60, 60], max_tokens=20, eos=[], tenant="x"),
@@ -320,7 +312,7 @@ def test_other_tenants_show_as_numbers_only() -> None:
 
 
 def test_one_tenant_sees_its_own_requests() -> None:
-    engine, _ = stepping_engine(max_num_seqs=1)
+    engine, _ = fake_engine(max_num_seqs=1, seconds=by_steps)
     messages = [
         request("a", PROMPT[:50], max_tokens=20, eos=[]),
         request("b", [*PROMPT[:20], 60, 60], max_tokens=2, eos=[]),

@@ -40,11 +40,13 @@ from octavo.outputs import FinishReason
 
 _logger = logging.getLogger(__name__)
 
-_MAX_CALL_S: Final = 0.200
-"""Decode steps are run together up to this long."""
+_MAX_CALL_S: Final = 0.050
+"""Decode steps are run together up to this long. Between calls the executor decides whether two threads are still faster
+than one, and stop strings are found: what was drawn past them is lost."""
 
-_MATCHED_CALL_S: Final = 0.050
-"""The same while a request has stop strings: they are found after the call, and what was drawn past them is lost."""
+_MANY_CALL_S: Final = 0.200
+_MANY: Final = 16
+"""From so many requests on, without stop strings, a call is longer: one step of it may take 40 ms."""
 
 _STREAMED_CALL_S: Final = 1 / 60
 """The same while somebody reads: as often as a screen shows something new."""
@@ -325,9 +327,9 @@ class Engine:
         running = self._scheduler.running
         if any(request.is_streamed for request in running):
             return min(self._max_call_s, _STREAMED_CALL_S)
-        if any(request.params.stop for request in running):
-            return min(self._max_call_s, _MATCHED_CALL_S)
-        return self._max_call_s
+        if len(running) < _MANY or any(request.params.stop for request in running):
+            return self._max_call_s
+        return min(4 * self._max_call_s, _MANY_CALL_S)
 
     def _end_expired(self) -> None:
         """End the requests that waited longer than they may."""
