@@ -106,13 +106,12 @@ def op_shares(paths: Paths) -> Iterator[Row]:
 def _rounds(loaded: Loaded, batch: int, num_tokens: int) -> list[Round]:
     loaded.count_ops(batch, num_tokens)
     rounds: list[Round] = []
-    before = loaded.ceilings_now()
+    limits = loaded.limits()
     for _ in range(_NUM_ROUNDS):
         counts, busy = loaded.count_ops(batch, num_tokens)
-        after = loaded.ceilings_now()
-        stages = stages_of(counts, busy if SMALL else 1.0)
-        rounds.append(Round(stages, before.mean_with(after)))
-        before = after
+        ceilings = limits.look()
+        assert ceilings is not None
+        rounds.append(Round(stages_of(counts, busy if SMALL else 1.0), ceilings))
     return rounds
 
 

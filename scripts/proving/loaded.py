@@ -14,13 +14,11 @@ import numpy as np
 from octavo import LLM, SamplingParams
 from octavo.api.options import engine_config
 from octavo.api.runtime import load_runtime
-from octavo.bench.stepping import DecodeWindow, SteppingClient
+from octavo.bench.stepping import DecodeWindow, LimitsBetween, SteppingClient
 from octavo.bench.workload import random_ids
-from octavo.observability.limits import MachineCeilings
 
 SLACK_TOKENS = 256
 """Room for what the first requests generate until the last has read its prompt."""
-_PROBE_S = 0.1
 
 
 class OpCount(NamedTuple):
@@ -126,11 +124,9 @@ class Loaded:
             self._executor.set_counting(False)
         return counts, decoded.busy
 
-    def ceilings_now(self) -> MachineCeilings:
-        """What the machine allows this model's kernels and threads at this moment."""
-        found = self._client.measure_ceilings(_PROBE_S)
-        assert found is not None
-        return found
+    def limits(self) -> LimitsBetween:
+        """Looks at what the machine allows this model, from now on."""
+        return LimitsBetween(self._client)
 
 
 class _Client(SteppingClient):

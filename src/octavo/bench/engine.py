@@ -17,6 +17,7 @@ from pathlib import Path
 from octavo.bench.loaded import SLACK_TOKENS, LoadedEngine, OnFigure, loaded_engine
 from octavo.bench.options import CONTEXT_TOKENS, MeasureConfig
 from octavo.bench.shares import limits_report
+from octavo.bench.stepping import LimitsBetween
 from octavo.config import EngineConfig
 from octavo.observability.limits import MachineCeilings
 
@@ -76,20 +77,16 @@ class _Bench:
     def rounds(self, on_figure: OnFigure) -> Measured:
         """One round to warm up and `repeat` that count."""
         measured = Measured()
-        before = self._ceilings()
-        for round_ in range(self._run.repeat + 1):
+        for kind, batch in self._figures():
+            on_figure(f"{kind} {batch} (warm-up)")
+            self._measure(kind, batch)
+        limits = LimitsBetween(self._loaded.client) if self._run.limits else None
+        for _ in range(self._run.repeat):
             for kind, batch in self._figures():
-                on_figure(f"{kind} {batch}" + ("" if round_ else " (warm-up)"))
+                on_figure(f"{kind} {batch}")
                 reading = self._measure(kind, batch)
-                after = self._ceilings()
-                if round_:
-                    allowed = None if before is None or after is None else before.mean_with(after)
-                    measured.add((kind, batch), reading, allowed)
-                before = after
+                measured.add((kind, batch), reading, limits.look() if limits else None)
         return measured
-
-    def _ceilings(self) -> MachineCeilings | None:
-        return self._loaded.ceilings_now() if self._run.limits else None
 
     def _figures(self) -> list[Figure]:
         batches = self._run.batches

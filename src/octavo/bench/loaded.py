@@ -27,8 +27,6 @@ from octavo.params import SamplingParams
 SLACK_TOKENS: Final = 256
 """Room for what the first requests generate until the last has read its prompt."""
 _MAX_ID: Final = 40000
-_PROBE_S: Final = 0.1
-"""Long enough for some rounds of reading the weights, short beside what is measured between two probes."""
 
 OnFigure = Callable[[str], None]
 """Told what is measured next."""
@@ -111,10 +109,6 @@ class LoadedEngine:
             return None
         on_figure("limits")
         return engine_ceilings(self.info)
-
-    def ceilings_now(self) -> MachineCeilings | None:
-        """What the machine allows this model at this moment: for what is measured right before or after."""
-        return self.client.measure_ceilings(_PROBE_S)
 
     def facts(self) -> dict[str, object]:
         """What every report says of the engine and the machine."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from octavo.bench.loaded import SLACK_TOKENS, LoadedEngine, OnFigure, loaded_engine
 from octavo.bench.options import OpsConfig
-from octavo.bench.stepping import Span
+from octavo.bench.stepping import LimitsBetween, Span
 from octavo.config import EngineConfig
 from octavo.errors import OctavoError
 from octavo.observability.limits import MachineCeilings, ModelWork
@@ -59,18 +59,17 @@ def bench_ops(
 def _phases(loaded: LoadedEngine, run: OpsConfig, on_figure: OnFigure) -> list[Phase]:
     runs = {f"prefill {run.prompt}": partial(_prefill, loaded, run.prompt)}
     runs |= {f"decode {b}": partial(_decode, loaded, b, run.context, run.gen) for b in run.batches}
+    for name, count in runs.items():
+        on_figure(f"{name} (warm-up)")
+        count()
     phases: list[Phase] = []
-    for round_ in ("warm-up", "counted"):
-        phases = []
-        before = loaded.ceilings_now() if run.limits else None
-        for name, count in runs.items():
-            on_figure(f"{name} ({round_})")
-            span = count()
-            costs = loaded.client.op_costs()
-            after = loaded.ceilings_now() if run.limits else None
-            allowed = None if before is None or after is None else before.mean_with(after)
-            phases.append(Phase(name, span, costs, allowed))
-            before = after
+    limits = LimitsBetween(loaded.client) if run.limits else None
+    for name, count in runs.items():
+        on_figure(f"{name} (counted)")
+        span = count()
+        phases.append(
+            Phase(name, span, loaded.client.op_costs(), limits.look() if limits else None)
+        )
     if not any(cost.calls for phase in phases for cost in phase.costs):
         raise OctavoError("this backend counts no operations: choose --backend native")
     return phases

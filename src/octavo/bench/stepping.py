@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from octavo.api.runtime import Runtime
 from octavo.messages import AddRequest, EngineInfo, EngineStats, StepOutputs
@@ -12,6 +13,9 @@ from octavo.observability.limits import MachineCeilings
 from octavo.observability.op_costs import OpCost
 
 Clock = Callable[[], float]
+
+_PROBE_S: Final = 0.1
+"""Long enough for some rounds of reading the weights, short beside what is measured between two probes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +151,9 @@ class SteppingClient:
         """What was counted."""
         return self._engine.op_costs()
 
-    def measure_ceilings(self, seconds: float) -> MachineCeilings | None:
-        """What the machine allows now."""
-        return self._engine.measure_ceilings(seconds)
+    def measure_ceilings(self) -> MachineCeilings | None:
+        """What the machine allows this model at this moment; None where nothing is known of its work."""
+        return self._engine.measure_ceilings(_PROBE_S)
 
     def limit_calls(self, max_call_s: float | None) -> None:
         """Run decode steps together up to this long; 0: each by itself; None: as the engine does of itself."""
@@ -158,3 +162,18 @@ class SteppingClient:
     def close(self) -> None:
         """Free the model."""
         self._engine.close()
+
+
+class LimitsBetween:
+    """What the machine allows from one look to the next: limits change within seconds (docs/perf)."""
+
+    def __init__(self, client: SteppingClient) -> None:
+        self._client = client
+        self._last = client.measure_ceilings()
+
+    def look(self) -> MachineCeilings | None:
+        """What was allowed since the last look, or since the start; None where nothing is known of the model's work."""
+        before, self._last = self._last, self._client.measure_ceilings()
+        if before is None or self._last is None:
+            return None
+        return before.mean_with(self._last)

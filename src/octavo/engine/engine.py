@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -89,7 +90,7 @@ class Engine:
         self._is_caching = is_caching
         self._disk = disk
         self._loads: DiskLoads | None = None
-        self._max_call_s = _MAX_CALL_S
+        self._max_call_s = math.inf
         self._interrupt: Int32s = np.zeros(1, np.int32)
         self._on_close = on_close
         self._step_model = StepModel()
@@ -246,7 +247,7 @@ class Engine:
 
     def limit_calls(self, max_call_s: float | None) -> None:
         """Run decode steps together up to this long; 0: each by itself; None: as it is without being told."""
-        self._max_call_s = _MAX_CALL_S if max_call_s is None else max_call_s
+        self._max_call_s = math.inf if max_call_s is None else max_call_s
 
     def set_counting(self, is_counting: bool) -> None:
         """Whether the operations of steps from now on are counted; turning it on starts from zero."""
@@ -298,7 +299,7 @@ class Engine:
         if self._loads is not None:
             self._loads.poll()
         self._end_expired()
-        max_steps = self._step_model.max_decode_steps(self._call_s())
+        max_steps = self._step_model.max_decode_steps(min(self._call_s(), self._max_call_s))
         schedule = self._scheduler.schedule(max_steps, self._runner.now_s())
         self._times.note_preemptions(self._scheduler)
         if not schedule.chunks and self._loads is not None:
@@ -326,10 +327,10 @@ class Engine:
         """How long decode steps may run together, by who waits for their tokens."""
         running = self._scheduler.running
         if any(request.is_streamed for request in running):
-            return min(self._max_call_s, _STREAMED_CALL_S)
+            return _STREAMED_CALL_S
         if len(running) < _MANY or any(request.params.stop for request in running):
-            return self._max_call_s
-        return min(4 * self._max_call_s, _MANY_CALL_S)
+            return _MAX_CALL_S
+        return _MANY_CALL_S
 
     def _end_expired(self) -> None:
         """End the requests that waited longer than they may."""
