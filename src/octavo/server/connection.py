@@ -202,7 +202,7 @@ def _unacknowledged(transport: asyncio.Transport) -> tuple[int, bool] | None:
 
 
 def _watch_peer(transport: asyncio.Transport, timeout_s: float) -> None:
-    """Let the kernel find out about a peer that is gone without a word."""
+    """Let the kernel find out about a peer that is gone without a word: later than we would, who count why."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -211,7 +211,7 @@ def _watch_peer(transport: asyncio.Transport, timeout_s: float) -> None:
         ("TCP_KEEPIDLE", max(1, int(timeout_s))),
         ("TCP_KEEPINTVL", max(1, int(timeout_s / 3))),
         ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", max(1, int(1000 * timeout_s))),
+        ("TCP_USER_TIMEOUT", max(1, int(2000 * timeout_s))),
     ):
         option = getattr(socket, name, None)  # some systems lack some
         if option is not None:
