@@ -26,7 +26,9 @@ OCTAVO_INLINE void add_column(Ints<T...>, __m256 weights, const float* const (&x
 
 template <int Tokens, class Weight>
 OCTAVO_INLINE void prefetch_columns(FloatPanel<Weight> panel, int32_t k) {
-  prefetch_weights<Tokens, 2 * kPanelRows * sizeof(Weight)>(panel.weights + static_cast<size_t>(k) * kPanelRows);
+  if constexpr (Tokens > 1) {
+    prefetch_weights<2 * kPanelRows * sizeof(Weight)>(panel.weights + static_cast<size_t>(k) * kPanelRows);
+  }
 }
 
 template <int... T>

@@ -2,8 +2,8 @@
 // Where a tile kernel takes its codes and scales from.
 //
 // A source gives, for block 0 or 1 of a record: code<Group>() as unsigned bytes (lane r: 4 consecutive k of row r),
-// d<Half>() and m<Half>() as floats of the 16 rows. kPrefetchTokens: from this many tokens on its records are
-// prefetched.
+// d<Half>() and m<Half>() as floats of the 16 rows. kPrefetchDistance<Tokens>: how many bytes ahead records are asked
+// for.
 
 using Rows = __mmask16;
 
@@ -44,11 +44,14 @@ OCTAVO_INLINE __m512i two_bits(const uint8_t (&planes)[2][64]) {
   return _mm512_and_si512(four, _mm512_set1_epi8(0x03));
 }
 
+constexpr size_t kFarAhead = 7168;
+
 template <class CodesOfFormat>
 struct PackedScales {
   using Codes = CodesOfFormat;
   using Record = typename Codes::Record;
-  static constexpr size_t kPrefetchTokens = 2;
+  template <size_t Tokens>
+  static constexpr size_t kPrefetchDistance = kFarAhead;
 
   template <int Half>
   OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
@@ -121,7 +124,8 @@ struct SourceQ6_K : PackedScales<CodesQ6_K> {
 };
 
 struct SourceQ8_0 : PackedScales<CodesQ8_0> {
-  static constexpr size_t kPrefetchTokens = 8;
+  template <size_t Tokens>
+  static constexpr size_t kPrefetchDistance = Tokens > 2 ? kFarAhead : 1536;
 
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {

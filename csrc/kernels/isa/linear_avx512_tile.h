@@ -73,52 +73,33 @@ OCTAVO_INLINE void add_block(Ints<T...> tokens, const typename Source::Record& r
   }
 }
 
-// What a residual adds to its token's accumulator, one addend per scale of the block and per minimum of a half: sum *
-// scale, by fma.
-template <class Source>
-struct ResidualTerm {
-  static constexpr int32_t kPerHalf = kHasHalfMin<typename Source::Codes> ? 2 : 1;
-  static constexpr int32_t kAddends = Source::Codes::kHalves * kPerHalf;
-  __m512 sum[kAddends];
-  __m512 scale[kAddends];
-};
-
 template <class Source, int Half, int... G>
-OCTAVO_INLINE void residual_run(Ints<G...>, const typename Source::Record& record, int32_t block, const ActBlock& act,
-                                int32_t t, ResidualTerm<Source>& term) {
-  constexpr int32_t kFirst = Half * ResidualTerm<Source>::kPerHalf;
+OCTAVO_INLINE __m512 add_residual_run(Ints<G...>, const typename Source::Record& record, int32_t block,
+                                      const ActBlock& act, int32_t t, __m512 acc) {
   const __m512i start = start_sum<typename Source::Codes, Half>(act, t);
   const __m512i sum = add_products_of_one<Source>(Ints<G...>{}, record, block, act.q[t], start);
-  term.sum[kFirst] = _mm512_cvtepi32_ps(sum);
-  term.scale[kFirst] = _mm512_mul_ps(Source::template d<Half>(record, block), _mm512_set1_ps(act.d[t]));
+  const __m512 d = _mm512_mul_ps(Source::template d<Half>(record, block), _mm512_set1_ps(act.d[t]));
+  acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), d, acc);
   if constexpr (kHasHalfMin<typename Source::Codes>) {
-    term.sum[kFirst + 1] = half_sum<Half>(act, t);
-    term.scale[kFirst + 1] = _mm512_mul_ps(half_min<Source, Half>(record, block), _mm512_set1_ps(act.d[t]));
+    const __m512 m = _mm512_mul_ps(half_min<Source, Half>(record, block), _mm512_set1_ps(act.d[t]));
+    acc = _mm512_fmadd_ps(half_sum<Half>(act, t), m, acc);
   }
+  return acc;
 }
 
 // Per token: all tokens of a tile have their residual in the same block too seldom (4 % of the tiles with 576 columns of
 // smollm2, 25 to 50 % with 640 of gemma3) to decode its codes once for all.
 template <class Source>
-OCTAVO_INLINE ResidualTerm<Source> residual_term(const typename Source::Record* records, const ActResidual& residual,
-                                                 int32_t t) {
+OCTAVO_INLINE __m512 add_residual(const typename Source::Record* records, const ActResidual& residual, int32_t t,
+                                  __m512 acc) {
   const auto& record = records[residual.block[t] >> 1];
   const int32_t block = residual.block[t] & 1;
-  ResidualTerm<Source> term;
   if constexpr (Source::Codes::kHalves == 2) {
-    residual_run<Source, 0>(Ints<0, 1, 2, 3>{}, record, block, residual.terms, t, term);
-    residual_run<Source, 1>(Ints<4, 5, 6, 7>{}, record, block, residual.terms, t, term);
+    acc = add_residual_run<Source, 0>(Ints<0, 1, 2, 3>{}, record, block, residual.terms, t, acc);
+    return add_residual_run<Source, 1>(Ints<4, 5, 6, 7>{}, record, block, residual.terms, t, acc);
   } else {
-    residual_run<Source, 0>(Ints<0, 4, 1, 5, 2, 6, 3, 7>{}, record, block, residual.terms, t, term);
+    return add_residual_run<Source, 0>(Ints<0, 4, 1, 5, 2, 6, 3, 7>{}, record, block, residual.terms, t, acc);
   }
-  return term;
-}
-
-template <class Source>
-OCTAVO_INLINE __m512 add_term(__m512 acc, const ResidualTerm<Source>& term) {
-#pragma GCC unroll 4
-  for (int32_t i = 0; i < ResidualTerm<Source>::kAddends; ++i) acc = _mm512_fmadd_ps(term.sum[i], term.scale[i], acc);
-  return acc;
 }
 
 // Has the compiler finish one value before it goes on: left alone it starts all tokens at once, sinks half of the work
@@ -137,77 +118,41 @@ OCTAVO_INLINE void store_pairs(Ints<P...>, Ints<T...>, const TileOut& tile, cons
   (store_token(tile, P, _mm512_add_ps(acc[2 * P], acc[2 * P + 1])), ...);
 }
 
-// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. One token
-// leaves the stream to the hardware prefetcher, which is faster. With more, activations falling out of the L1 cache
-// confuse it: 4 tokens ran at 0.6 of the speed without this, 2 tokens with Q6_K at 0.7. Q8_0, most bytes per product,
-// loses by it up to 4 tokens: 0.8 (all on Zen 4).
-template <size_t Bytes>
+// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. Left to the
+// hardware prefetcher, one token reads 4-bit records from memory at 0.7 to 0.95 of the speed, Q5_0 and Q6_K at 0.5 to
+// 0.75; four tokens at 0.4. Distances of 1 to 4 KB get in its way (0.65 to 0.9), those of 5 to 12 KB are alike. Few
+// tokens of Q8_0, most bytes per product, are the other way round: nearer than 2 KB, or 0.8 (all on Zen 4).
+template <size_t Distance, size_t Bytes>
 OCTAVO_INLINE void prefetch_weights(const void* weights) {
-  constexpr size_t kDistance = 8192;
-  const char* ahead = static_cast<const char*>(weights) + kDistance;
+  const char* ahead = static_cast<const char*>(weights) + Distance;
 #pragma GCC unroll 32
   for (size_t line = 0; line < Bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
-}
-
-// Adds records [begin, end).
-template <class Source, int... T>
-OCTAVO_INLINE void add_records(Ints<T...> tokens, const TileIn<Source>& in, int32_t begin, int32_t end,
-                               __m512 (&acc)[sizeof...(T)]) {
-  for (int32_t i = begin; i < end; ++i) {
-    const auto& record = in.records[i];
-    if constexpr (sizeof...(T) >= Source::kPrefetchTokens) prefetch_weights<sizeof(record)>(&record);
-    add_block<Source>(tokens, record, 0, in.acts[2 * i], acc);
-    add_block<Source>(tokens, record, 1, in.acts[2 * i + 1], acc);
-  }
 }
 
 template <class Source, int... T>
 OCTAVO_INLINE void multiply_tokens(Ints<T...> tokens, const TileIn<Source>& in, const TileOut& tile) {
   __m512 acc[sizeof...(T)] = {((void)T, _mm512_setzero_ps())...};
-  add_records(tokens, in, 0, in.num_records, acc);
+  for (int32_t i = 0; i < in.num_records; ++i) {
+    const auto& record = in.records[i];
+    prefetch_weights<Source::template kPrefetchDistance<sizeof...(T)>, sizeof(record)>(&record);
+    add_block<Source>(tokens, record, 0, in.acts[2 * i], acc);
+    add_block<Source>(tokens, record, 1, in.acts[2 * i + 1], acc);
+  }
   if constexpr (sizeof...(T) > 1) {
     if (tile.terms == 2) return store_pairs(typename FirstInts<sizeof...(T) / 2>::type{}, tokens, tile, acc);
   }
 #pragma GCC unroll 1
   for (int32_t i = 0; i < kResidualBlocks; ++i) {
-    ((acc[T] = finish(add_term(acc[T], residual_term<Source>(in.records, in.residual(i), T)))), ...);
+    ((acc[T] = finish(add_residual<Source>(in.records, in.residual(i), T, acc[T]))), ...);
   }
   (store_token(tile, T, acc[T]), ...);
-}
-
-// The same bits for one token and a panel larger than this. One token streams the panel at the speed of memory, and a
-// step back to a record that has left the L1 cache breaks the stream (Q6_K of 2,048 columns: 24 % slower). So the
-// residuals' terms are taken on the way and added at the end. For a short panel the loops cost more than they save.
-// Not inlined: next to it, the compiler reorders the loads of the short form, and Q8_0 runs 20 % slower.
-constexpr size_t kNearBytes = 24576;
-
-template <class Source>
-[[gnu::noinline]] void multiply_far_token(const TileIn<Source>& in, const TileOut& tile) {
-  __m512 acc[1] = {_mm512_setzero_ps()};
-  ResidualTerm<Source> terms[kResidualBlocks + 1];
-  int32_t done = 0;
-#pragma GCC unroll 4
-  for (int32_t i = 0; i < kResidualBlocks; ++i) {
-    const int32_t end = (in.residual(i).block[0] >> 1) + 1;
-    add_records(Ints<0>{}, in, done, end, acc);
-    terms[i] = residual_term<Source>(in.records, in.residual(i), 0);
-    done = end;
-  }
-  add_records(Ints<0>{}, in, done, in.num_records, acc);
-#pragma GCC unroll 4
-  for (int32_t i = 0; i < kResidualBlocks; ++i) acc[0] = add_term(acc[0], terms[i]);
-  store_token(tile, 0, acc[0]);
 }
 
 template <class Source, int Tokens>
 [[gnu::noinline]] void multiply_tile(const typename Source::Record* records, int32_t num_records, const ActBlock* acts,
                                      int32_t lane, TileOut tile) {
   const TileIn<Source> in = {records, num_records, acts, lane};
-  if (Tokens == 1 && in.num_records * sizeof(in.records[0]) > kNearBytes) {
-    multiply_far_token(in, tile);
-  } else {
-    multiply_tokens(typename FirstInts<Tokens>::type{}, in, tile);
-  }
+  multiply_tokens(typename FirstInts<Tokens>::type{}, in, tile);
 }
 
 constexpr int kWidestTile = 8;
