@@ -79,11 +79,11 @@ struct PackQ2_K {
     const float dmin = f16_to_f32(block.dmin);
     for (int32_t i = 0; i < 8; ++i) {
       Record& record = records[column / kRecordCols + i / 2];
-      put_two_bit_planes(record.codes[i % 2], row, block.codes + 32 * (i / 4), 2 * (i % 4));
+      put_two_bit_planes(record.block[i % 2].codes, row, block.codes + 32 * (i / 4), 2 * (i % 4));
       for (int32_t half = 0; half < 2; ++half) {
         const int32_t pair = block.scales[2 * i + half];
-        record.d[i % 2][half][row] = round_scale(d, pair & 0x0f);
-        record.m[i % 2][half][row] = round_scale(-dmin, pair >> 4);
+        record.block[i % 2].d[half][row] = round_scale(d, pair & 0x0f);
+        record.block[i % 2].m[half][row] = round_scale(-dmin, pair >> 4);
       }
     }
   }
@@ -98,10 +98,10 @@ struct PackQ3_K {
     const float d = f16_to_f32(block.d);
     for (int32_t i = 0; i < 8; ++i) {
       Record& record = records[column / kRecordCols + i / 2];
-      put_two_bit_planes(record.low[i % 2], row, block.low + 32 * (i / 4), 2 * (i % 4));
-      put_bit_plane(record.third[i % 2], row, gather_bit(block.third, i));
+      put_two_bit_planes(record.block[i % 2].low, row, block.low + 32 * (i / 4), 2 * (i % 4));
+      put_bit_plane(record.block[i % 2].third, row, gather_bit(block.third, i));
       for (int32_t half = 0; half < 2; ++half) {
-        record.d[i % 2][half][row] = round_scale(d, scale(block, 2 * i + half));
+        record.block[i % 2].d[half][row] = round_scale(d, scale(block, 2 * i + half));
       }
     }
   }
@@ -140,8 +140,8 @@ struct PackQ5_K {
     const float dmin = f16_to_f32(block.dmin);
     for (int32_t i = 0; i < 8; ++i) {
       Record& record = records[column / kRecordCols + i / 2];
-      put_shifted_nibbles(record.nibbles[i % 2], row, block.nibbles + 32 * (i / 2), 4 * (i % 2));
-      put_bit_plane(record.fifth[i % 2], row, gather_bit(block.fifth, i));
+      put_shifted_nibbles(record.block[i % 2].nibbles, row, block.nibbles + 32 * (i / 2), 4 * (i % 2));
+      put_bit_plane(record.block[i % 2].fifth, row, gather_bit(block.fifth, i));
       record.d[i % 2][row] = round_scale(d, six_bit_scale(block.scales, i));
       record.m[i % 2][row] = round_scale(-dmin, six_bit_min(block.scales, i));
     }
@@ -158,10 +158,10 @@ struct PackQ6_K {
     for (int32_t i = 0; i < 8; ++i) {
       Record& record = records[column / kRecordCols + i / 2];
       const uint8_t* nibbles = block.nibbles + 64 * (i / 4) + 32 * (i % 2);
-      put_shifted_nibbles(record.nibbles[i % 2], row, nibbles, i % 4 < 2 ? 0 : 4);
-      put_two_bit_planes(record.upper[i % 2], row, block.upper + 32 * (i / 4), 2 * (i % 4));
+      put_shifted_nibbles(record.block[i % 2].nibbles, row, nibbles, i % 4 < 2 ? 0 : 4);
+      put_two_bit_planes(record.block[i % 2].upper, row, block.upper + 32 * (i / 4), 2 * (i % 4));
       for (int32_t half = 0; half < 2; ++half) {
-        record.d[i % 2][half][row] = round_scale(d, block.scales[2 * i + half]);
+        record.block[i % 2].d[half][row] = round_scale(d, block.scales[2 * i + half]);
       }
     }
   }

@@ -78,8 +78,8 @@ struct PackQ5_0 {
   static void put(const Block& block, int32_t row, int32_t column, Record* records) {
     Record& record = records[column / kRecordCols];
     const int32_t half = column / 32 % 2;
-    put_nibbles(record.nibbles[half], row, block.nibbles);
-    put_bit_plane(record.fifth[half], row, little_endian(block.fifth));
+    put_nibbles(record.block[half].nibbles, row, block.nibbles);
+    put_bit_plane(record.block[half].fifth, row, little_endian(block.fifth));
     record.d[half][row] = block.d;
   }
 };
@@ -92,8 +92,8 @@ struct PackQ5_1 {
   static void put(const Block& block, int32_t row, int32_t column, Record* records) {
     Record& record = records[column / kRecordCols];
     const int32_t half = column / 32 % 2;
-    put_nibbles(record.nibbles[half], row, block.nibbles);
-    put_bit_plane(record.fifth[half], row, little_endian(block.fifth));
+    put_nibbles(record.block[half].nibbles, row, block.nibbles);
+    put_bit_plane(record.block[half].fifth, row, little_endian(block.fifth));
     record.d[half][row] = block.d;
     record.m[half][row] = block.m;
   }

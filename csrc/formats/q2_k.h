@@ -17,14 +17,16 @@ struct BlockQ2_K {
 };
 static_assert(sizeof(BlockQ2_K) == 84);
 
-//   0                128              256                384                512
-//   | block 0: 2 x 64 | block 1: 2 x 64 | d: 4 halves x 16 | m: 4 halves x 16 |
-// Bits 2i and 2i + 1 of byte 4 * row + b of plane p belong to code 4 * (4p + i) + b of the row. d[block][half] is
-// d * scale and m[block][half] -dmin * min, rounded to f16; half 0 covers codes 0..15.
+//   0                  64                 128             256
+//   | d: 2 halves x 16 | m: 2 halves x 16 | codes: 2 x 64 |   and the same of block 1
+// Bits 2i and 2i + 1 of byte 4 * row + b of plane p belong to code 4 * (4p + i) + b of the row. d[half] is d * scale
+// and m[half] -dmin * min, rounded to f16; half 0 covers codes 0..15.
 struct RecordQ2_K {
-  uint8_t codes[2][2][64];
-  uint16_t d[2][2][16];
-  uint16_t m[2][2][16];
+  struct Lines {
+    uint16_t d[2][16];
+    uint16_t m[2][16];
+    uint8_t codes[2][64];
+  } block[2];
 };
 static_assert(sizeof(RecordQ2_K) == 512);
 

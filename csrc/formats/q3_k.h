@@ -18,14 +18,16 @@ struct BlockQ3_K {
 };
 static_assert(sizeof(BlockQ3_K) == 110);
 
-//   0              128            256           320           384                      512
-//   | low0: 2 x 64 | low1: 2 x 64 | third0 x 64 | third1 x 64 | d: 4 halves x 16        |
+//   0                  64           128           256
+//   | d: 2 halves x 16 | third x 64 | low: 2 x 64 |   and the same of block 1
 // Bits 2i and 2i + 1 of byte 4 * row + b of low plane p belong to code 4 * (4p + i) + b of the row, bit g of third byte
-// 4 * row + b to code 4g + b. d[block][half] is d * (scale - 32) rounded to f16; half 0 covers codes 0..15.
+// 4 * row + b to code 4g + b. d[half] is d * (scale - 32) rounded to f16; half 0 covers codes 0..15.
 struct RecordQ3_K {
-  uint8_t low[2][2][64];
-  uint8_t third[2][64];
-  uint16_t d[2][2][16];
+  struct Lines {
+    uint16_t d[2][16];
+    uint8_t third[64];
+    uint8_t low[2][64];
+  } block[2];
 };
 static_assert(sizeof(RecordQ3_K) == 512);
 

@@ -13,12 +13,12 @@ struct BlockQ4_0 {
 };
 static_assert(sizeof(BlockQ4_0) == 18);
 
-//   0                256              512       544       576
-//   | block 0: 4 x 64 | block 1: 4 x 64 | d0 x 16 | d1 x 16 |
+//   0         32        64                320               576
+//   | d0 x 16 | d1 x 16 | block 0: 4 x 64 | block 1: 4 x 64 |
 // Nibble group j, byte 4 * row + b: code 4j + b of the row in the low, code 16 + 4j + b in the high nibble.
 struct RecordQ4_0 {
-  uint8_t codes[2][4][64];
   uint16_t d[2][16];
+  uint8_t codes[2][4][64];
 };
 static_assert(sizeof(RecordQ4_0) == 576);
 

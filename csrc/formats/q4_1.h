@@ -14,12 +14,12 @@ struct BlockQ4_1 {
 };
 static_assert(sizeof(BlockQ4_1) == 20);
 
-//   0                256              512       544       576       608       640
-//   | block 0: 4 x 64 | block 1: 4 x 64 | d0 x 16 | d1 x 16 | m0 x 16 | m1 x 16 |   nibbles as in RecordQ4_0
+//   0         32        64        96        128               384               640
+//   | d0 x 16 | d1 x 16 | m0 x 16 | m1 x 16 | block 0: 4 x 64 | block 1: 4 x 64 |   nibbles as in RecordQ4_0
 struct RecordQ4_1 {
-  uint8_t codes[2][4][64];
   uint16_t d[2][16];
   uint16_t m[2][16];
+  uint8_t codes[2][4][64];
 };
 static_assert(sizeof(RecordQ4_1) == 640);
 

@@ -17,14 +17,16 @@ struct BlockQ6_K {
 };
 static_assert(sizeof(BlockQ6_K) == 210);
 
-//   0                256              512              640              768              896
-//   | block 0: 4 x 64 | block 1: 4 x 64 | upper0: 2 x 64 | upper1: 2 x 64 | d: 4 halves x 16 |
+//   0                  64              192               448
+//   | d: 2 halves x 16 | upper: 2 x 64 | nibbles: 4 x 64 |   and the same of block 1
 // Nibbles as in RecordQ4_0. Bits 2i and 2i + 1 of byte 4 * row + b of upper plane p belong to code 4 * (4p + i) + b.
-// d[block][half] is d * scale rounded to f16; half 0 covers codes 0..15 of the 32-block.
+// d[half] is d * scale rounded to f16; half 0 covers codes 0..15 of the 32-block.
 struct RecordQ6_K {
-  uint8_t nibbles[2][4][64];
-  uint8_t upper[2][2][64];
-  uint16_t d[2][2][16];
+  struct Lines {
+    uint16_t d[2][16];
+    uint8_t upper[2][64];
+    uint8_t nibbles[4][64];
+  } block[2];
 };
 static_assert(sizeof(RecordQ6_K) == 896);
 

@@ -13,12 +13,12 @@ struct BlockQ8_0 {
 };
 static_assert(sizeof(BlockQ8_0) == 34);
 
-//   0                512              1024      1056      1088
-//   | block 0: 8 x 64 | block 1: 8 x 64 | d0 x 16 | d1 x 16 |
+//   0         32        64                576               1088
+//   | d0 x 16 | d1 x 16 | block 0: 8 x 64 | block 1: 8 x 64 |
 // Group g, byte 4 * row + b: code 4g + b of the row, plus 128.
 struct RecordQ8_0 {
-  uint8_t codes[2][8][64];
   uint16_t d[2][16];
+  uint8_t codes[2][8][64];
 };
 static_assert(sizeof(RecordQ8_0) == 1088);
 

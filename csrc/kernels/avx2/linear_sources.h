@@ -78,15 +78,15 @@ struct PackedSource {
 struct SourceQ2_K : PackedSource<CodesQ2_K, 4> {
   template <int Group, int Row>
   OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
-    return two_bits<Group, Row>(record.codes[block]);
+    return two_bits<Group, Row>(record.block[block].codes);
   }
 };
 
 struct SourceQ3_K : PackedSource<CodesQ3_K, 4> {
   template <int Group, int Row>
   OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
-    const __m256i plane = shift<2 - Group>(load_group<Row>(record.third[block]));
-    return merge(two_bits<Group, Row>(record.low[block]), plane, 0x04);
+    const __m256i plane = shift<2 - Group>(load_group<Row>(record.block[block].third));
+    return merge(two_bits<Group, Row>(record.block[block].low), plane, 0x04);
   }
 };
 
@@ -108,14 +108,14 @@ struct SourceQ4_1 : PackedSource<CodesQ4_1, 8> {
 struct SourceQ5_0 : PackedSource<CodesQ5_0, 4> {
   template <int Group, int Row>
   OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
-    return five_bits<Group, Row>(record.nibbles[block], record.fifth[block]);
+    return five_bits<Group, Row>(record.block[block].nibbles, record.block[block].fifth);
   }
 };
 
 struct SourceQ5_1 : PackedSource<CodesQ5_1, 4> {
   template <int Group, int Row>
   OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
-    return five_bits<Group, Row>(record.nibbles[block], record.fifth[block]);
+    return five_bits<Group, Row>(record.block[block].nibbles, record.block[block].fifth);
   }
 };
 
@@ -123,8 +123,8 @@ struct SourceQ5_1 : PackedSource<CodesQ5_1, 4> {
 struct SourceQ6_K : PackedSource<CodesQ6_K, 2> {
   template <int Group, int Row>
   OCTAVO_INLINE static __m256i code(const Record& record, int32_t block) {
-    const __m256i plane = shift<4 - Group % 4 * 2>(load_group<Row>(record.upper[block][Group / 4]));
-    return merge(nibbles<Group, Row>(record.nibbles[block]), plane, 0x30);
+    const __m256i plane = shift<4 - Group % 4 * 2>(load_group<Row>(record.block[block].upper[Group / 4]));
+    return merge(nibbles<Group, Row>(record.block[block].nibbles), plane, 0x30);
   }
 };
 

@@ -148,9 +148,9 @@ OCTAVO_INLINE void store_pairs(Ints<P...>, Ints<T...>, const TileOut& tile, cons
   (store_token<Row>(tile, P, _mm256_add_ps(acc[2 * P], acc[2 * P + 1])), ...);
 }
 
-// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. Left to the
-// hardware prefetcher, the kernels read from memory at half to three quarters of the speed, whatever the number of tokens
-// (Zen 4).
+// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. Left to
+// the hardware prefetcher, the kernels read from memory at half to nine tenths of the speed, whatever the number of
+// tokens (Zen 4).
 template <size_t Bytes>
 OCTAVO_INLINE void prefetch_weights(const void* weights) {
   constexpr size_t kDistance = 7168;

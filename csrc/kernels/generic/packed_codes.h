@@ -44,10 +44,10 @@ struct CodesQ2_K {
   static constexpr bool kHasMin = true;
 
   static int32_t code(const Record& record, int32_t block, int32_t g, int32_t lane) {
-    return two_bits(record.codes[block], g, lane);
+    return two_bits(record.block[block].codes, g, lane);
   }
-  static const uint16_t* d(const Record& record, int32_t block, int32_t half) { return record.d[block][half]; }
-  static const uint16_t* m(const Record& record, int32_t block, int32_t half) { return record.m[block][half]; }
+  static const uint16_t* d(const Record& record, int32_t block, int32_t half) { return record.block[block].d[half]; }
+  static const uint16_t* m(const Record& record, int32_t block, int32_t half) { return record.block[block].m[half]; }
 };
 
 struct CodesQ3_K {
@@ -58,9 +58,9 @@ struct CodesQ3_K {
   static constexpr bool kHasMin = false;
 
   static int32_t code(const Record& record, int32_t block, int32_t g, int32_t lane) {
-    return two_bits(record.low[block], g, lane) | bit(record.third[block], g, lane) << 2;
+    return two_bits(record.block[block].low, g, lane) | bit(record.block[block].third, g, lane) << 2;
   }
-  static const uint16_t* d(const Record& record, int32_t block, int32_t half) { return record.d[block][half]; }
+  static const uint16_t* d(const Record& record, int32_t block, int32_t half) { return record.block[block].d[half]; }
   static const uint16_t* m(const Record& record, int32_t block, int32_t half) { return nullptr; }
 };
 
@@ -115,7 +115,7 @@ struct CodesQ5_0 {
   static constexpr bool kHasMin = false;
 
   static int32_t code(const Record& record, int32_t block, int32_t g, int32_t lane) {
-    return nibble(record.nibbles[block], g, lane) | bit(record.fifth[block], g, lane) << 4;
+    return nibble(record.block[block].nibbles, g, lane) | bit(record.block[block].fifth, g, lane) << 4;
   }
   static const uint16_t* d(const Record& record, int32_t block, int32_t half) { return record.d[block]; }
   static const uint16_t* m(const Record& record, int32_t block, int32_t half) { return nullptr; }
@@ -129,7 +129,7 @@ struct CodesQ5_1 {
   static constexpr bool kHasMin = true;
 
   static int32_t code(const Record& record, int32_t block, int32_t g, int32_t lane) {
-    return nibble(record.nibbles[block], g, lane) | bit(record.fifth[block], g, lane) << 4;
+    return nibble(record.block[block].nibbles, g, lane) | bit(record.block[block].fifth, g, lane) << 4;
   }
   static const uint16_t* d(const Record& record, int32_t block, int32_t half) { return record.d[block]; }
   static const uint16_t* m(const Record& record, int32_t block, int32_t half) { return record.m[block]; }
@@ -143,9 +143,9 @@ struct CodesQ6_K {
   static constexpr bool kHasMin = false;
 
   static int32_t code(const Record& record, int32_t block, int32_t g, int32_t lane) {
-    return nibble(record.nibbles[block], g, lane) | two_bits(record.upper[block], g, lane) << 4;
+    return nibble(record.block[block].nibbles, g, lane) | two_bits(record.block[block].upper, g, lane) << 4;
   }
-  static const uint16_t* d(const Record& record, int32_t block, int32_t half) { return record.d[block][half]; }
+  static const uint16_t* d(const Record& record, int32_t block, int32_t half) { return record.block[block].d[half]; }
   static const uint16_t* m(const Record& record, int32_t block, int32_t half) { return nullptr; }
 };
 

@@ -2,8 +2,8 @@
 // Where a tile kernel takes its codes and scales from.
 //
 // A source gives, for block 0 or 1 of a record: code<Group>() as unsigned bytes (lane r: 4 consecutive k of row r),
-// d<Half>() and m<Half>() as floats of the 16 rows. kPrefetchDistance<Tokens>: how many bytes ahead records are asked
-// for.
+// d<Half, Tokens>() and m<Half, Tokens>() as floats of the 16 rows, for a tile of so many tokens.
+// kPrefetchDistance<Tokens>: how many bytes ahead records are asked for; 0: they are not.
 
 using Rows = __mmask16;
 
@@ -13,6 +13,16 @@ OCTAVO_INLINE __m512i load_group(const uint8_t* lanes) { return _mm512_load_si51
 
 OCTAVO_INLINE __m512 load_f16(const uint16_t* halves) {
   return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves)));
+}
+
+// The 16 scales at `halves`, part 0 or 1 of a line. IsLine: load all of it, so that the lines of a record are read in
+// turn and each at once, which is what the hardware prefetcher follows best. For one token: it waits for memory, while
+// more wait for the multipliers, which have nothing to do with a load.
+template <bool IsLine>
+OCTAVO_INLINE __m512 load_scales(const uint16_t* halves, int32_t part) {
+  if constexpr (!IsLine) return load_f16(halves);
+  const __m512i line = _mm512_load_si512(halves - 16 * part);
+  return _mm512_cvtph_ps(part == 0 ? _mm512_castsi512_si256(line) : _mm512_extracti64x4_epi64(line, 1));
 }
 
 template <int Group>
@@ -53,28 +63,28 @@ struct PackedScales {
   template <size_t Tokens>
   static constexpr size_t kPrefetchDistance = kFarAhead;
 
-  template <int Half>
+  template <int Half, int Tokens>
   OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
-    return load_f16(Codes::d(record, block, Half));
+    return load_scales<Tokens == 1>(Codes::d(record, block, Half), Codes::kHalves == 2 ? Half : block);
   }
-  template <int Half>
+  template <int Half, int Tokens>
   OCTAVO_INLINE static __m512 m(const Record& record, int32_t block) {
-    return load_f16(Codes::m(record, block, Half));
+    return load_scales<Tokens == 1>(Codes::m(record, block, Half), Codes::kHalves == 2 ? Half : block);
   }
 };
 
 struct SourceQ2_K : PackedScales<CodesQ2_K> {
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
-    return two_bits<Group>(record.codes[block]);
+    return two_bits<Group>(record.block[block].codes);
   }
 };
 
 struct SourceQ3_K : PackedScales<CodesQ3_K> {
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
-    const __m512i plane = shift<2 - Group>(load_group(record.third[block]));
-    return merge(two_bits<Group>(record.low[block]), plane, 0x04);
+    const __m512i plane = shift<2 - Group>(load_group(record.block[block].third));
+    return merge(two_bits<Group>(record.block[block].low), plane, 0x04);
   }
 };
 
@@ -104,22 +114,25 @@ struct SourceIQ4 : PackedScales<CodesIQ4> {
 struct SourceQ5_0 : PackedScales<CodesQ5_0> {
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
-    return five_bits<Group>(record.nibbles[block], record.fifth[block]);
+    return five_bits<Group>(record.block[block].nibbles, record.block[block].fifth);
   }
 };
 
 struct SourceQ5_1 : PackedScales<CodesQ5_1> {
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
-    return five_bits<Group>(record.nibbles[block], record.fifth[block]);
+    return five_bits<Group>(record.block[block].nibbles, record.block[block].fifth);
   }
 };
 
 struct SourceQ6_K : PackedScales<CodesQ6_K> {
+  template <size_t Tokens>
+  static constexpr size_t kPrefetchDistance = Tokens > 1 ? kFarAhead : 0;
+
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
-    const __m512i plane = shift<4 - Group % 4 * 2>(load_group(record.upper[block][Group / 4]));
-    return merge(nibbles<Group>(record.nibbles[block]), plane, 0x30);
+    const __m512i plane = shift<4 - Group % 4 * 2>(load_group(record.block[block].upper[Group / 4]));
+    return merge(nibbles<Group>(record.block[block].nibbles), plane, 0x30);
   }
 };
 

@@ -35,9 +35,9 @@ OCTAVO_INLINE __m512 half_sum(const ActBlock& act, int32_t t) {
 }
 
 // What half_sum is multiplied by.
-template <class Source, int Half>
+template <class Source, int Half, int Tokens>
 OCTAVO_INLINE __m512 half_min(const typename Source::Record& record, int32_t block) {
-  return _mm512_mul_ps(Source::template m<Half>(record, block), _mm512_set1_ps(-0x1p-5f));
+  return _mm512_mul_ps(Source::template m<Half, Tokens>(record, block), _mm512_set1_ps(-0x1p-5f));
 }
 
 // The block's k-groups `G`, which share one scale.
@@ -46,12 +46,12 @@ OCTAVO_INLINE void add_run(Ints<G...>, Ints<T...> tokens, const typename Source:
                            const ActBlock& act, __m512 (&acc)[sizeof...(T)]) {
   __m512i sums[sizeof...(T)] = {start_sum<typename Source::Codes, Half>(act, T)...};
   add_products<Source>(Ints<G...>{}, tokens, record, block, act.q, sums);
-  const __m512 d = Source::template d<Half>(record, block);
+  const __m512 d = Source::template d<Half, sizeof...(T)>(record, block);
   ((acc[T] = settle(
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[T]), _mm512_mul_ps(d, _mm512_set1_ps(act.d[T])), acc[T]))),
    ...);
   if constexpr (kHasHalfMin<typename Source::Codes>) {
-    const __m512 m = half_min<Source, Half>(record, block);
+    const __m512 m = half_min<Source, Half, sizeof...(T)>(record, block);
     ((acc[T] = settle(_mm512_fmadd_ps(half_sum<Half>(act, T), _mm512_mul_ps(m, _mm512_set1_ps(act.d[T])), acc[T]))),
      ...);
   }
@@ -68,7 +68,7 @@ OCTAVO_INLINE void add_block(Ints<T...> tokens, const typename Source::Record& r
     add_run<Source, 0>(Ints<0, 4, 1, 5, 2, 6, 3, 7>{}, tokens, record, block, act, acc);
   }
   if constexpr (Source::Codes::kHasMin && Source::Codes::kHalves == 1) {
-    const __m512 m = Source::template m<0>(record, block);
+    const __m512 m = Source::template m<0, sizeof...(T)>(record, block);
     ((acc[T] = _mm512_fmadd_ps(m, _mm512_set1_ps(act.d_sum[T]), acc[T])), ...);
   }
 }
@@ -78,10 +78,10 @@ OCTAVO_INLINE __m512 add_residual_run(Ints<G...>, const typename Source::Record&
                                       const ActBlock& act, int32_t t, __m512 acc) {
   const __m512i start = start_sum<typename Source::Codes, Half>(act, t);
   const __m512i sum = add_products_of_one<Source>(Ints<G...>{}, record, block, act.q[t], start);
-  const __m512 d = _mm512_mul_ps(Source::template d<Half>(record, block), _mm512_set1_ps(act.d[t]));
+  const __m512 d = _mm512_mul_ps(Source::template d<Half, 1>(record, block), _mm512_set1_ps(act.d[t]));
   acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), d, acc);
   if constexpr (kHasHalfMin<typename Source::Codes>) {
-    const __m512 m = _mm512_mul_ps(half_min<Source, Half>(record, block), _mm512_set1_ps(act.d[t]));
+    const __m512 m = _mm512_mul_ps(half_min<Source, Half, 1>(record, block), _mm512_set1_ps(act.d[t]));
     acc = _mm512_fmadd_ps(half_sum<Half>(act, t), m, acc);
   }
   return acc;
@@ -118,12 +118,14 @@ OCTAVO_INLINE void store_pairs(Ints<P...>, Ints<T...>, const TileOut& tile, cons
   (store_token(tile, P, _mm512_add_ps(acc[2 * P], acc[2 * P + 1])), ...);
 }
 
-// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. Left to the
-// hardware prefetcher, one token reads 4-bit records from memory at 0.7 to 0.95 of the speed, Q5_0 and Q6_K at 0.5 to
-// 0.75; four tokens at 0.4. Distances of 1 to 4 KB get in its way (0.65 to 0.9), those of 5 to 12 KB are alike. Few
-// tokens of Q8_0, most bytes per product, are the other way round: nearer than 2 KB, or 0.8 (all on Zen 4).
+// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. Left to
+// the hardware prefetcher alone, four tokens read from memory at 0.4 of the speed, for activations fall out of the L1
+// cache; one token at 0.7 to 1. Distances of 1 to 4 KB get in its way (0.65 to 0.9), those of 5 to 12 KB are alike. Few
+// tokens of the formats with most bytes per product are the other way round: Q8_0 wants less than 2 KB, or 0.8, and one
+// token of Q6_K nothing, or 0.85 (all on Zen 4).
 template <size_t Distance, size_t Bytes>
 OCTAVO_INLINE void prefetch_weights(const void* weights) {
+  if constexpr (Distance == 0) return;
   const char* ahead = static_cast<const char*>(weights) + Distance;
 #pragma GCC unroll 32
   for (size_t line = 0; line < Bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
