@@ -2,7 +2,7 @@
 // Where a tile kernel takes its codes and scales from.
 //
 // A source gives, for block 0 or 1 of a record: code<Group>() as unsigned bytes (lane r: 4 consecutive k of row r),
-// d<Half, Tokens>() and m<Half, Tokens>() as floats of the 16 rows, for a tile of so many tokens.
+// d<Half, IsLine>() and m<Half, IsLine>() as floats of the 16 rows; see load_scales.
 // kPrefetchDistance<Tokens>: how many bytes ahead records are asked for; 0: they are not.
 
 using Rows = __mmask16;
@@ -16,8 +16,8 @@ OCTAVO_INLINE __m512 load_f16(const uint16_t* halves) {
 }
 
 // The 16 scales at `halves`, part 0 or 1 of a line. IsLine: load all of it, so that the lines of a record are read in
-// turn and each at once, which is what the hardware prefetcher follows best. For one token: it waits for memory, while
-// more wait for the multipliers, which have nothing to do with a load.
+// turn and each at once, which is what the hardware prefetcher follows best. For one token, which waits for memory, and
+// where `part` is known when compiling; more tokens wait for the multipliers, which have nothing to do with a load.
 template <bool IsLine>
 OCTAVO_INLINE __m512 load_scales(const uint16_t* halves, int32_t part) {
   if constexpr (!IsLine) return load_f16(halves);
@@ -63,13 +63,13 @@ struct PackedScales {
   template <size_t Tokens>
   static constexpr size_t kPrefetchDistance = kFarAhead;
 
-  template <int Half, int Tokens>
+  template <int Half, bool IsLine>
   OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
-    return load_scales<Tokens == 1>(Codes::d(record, block, Half), Codes::kHalves == 2 ? Half : block);
+    return load_scales<IsLine>(Codes::d(record, block, Half), Codes::kHalves == 2 ? Half : block);
   }
-  template <int Half, int Tokens>
+  template <int Half, bool IsLine>
   OCTAVO_INLINE static __m512 m(const Record& record, int32_t block) {
-    return load_scales<Tokens == 1>(Codes::m(record, block, Half), Codes::kHalves == 2 ? Half : block);
+    return load_scales<IsLine>(Codes::m(record, block, Half), Codes::kHalves == 2 ? Half : block);
   }
 };
 

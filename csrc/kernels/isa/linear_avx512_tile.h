@@ -35,9 +35,9 @@ OCTAVO_INLINE __m512 half_sum(const ActBlock& act, int32_t t) {
 }
 
 // What half_sum is multiplied by.
-template <class Source, int Half, int Tokens>
+template <class Source, int Half, bool IsLine>
 OCTAVO_INLINE __m512 half_min(const typename Source::Record& record, int32_t block) {
-  return _mm512_mul_ps(Source::template m<Half, Tokens>(record, block), _mm512_set1_ps(-0x1p-5f));
+  return _mm512_mul_ps(Source::template m<Half, IsLine>(record, block), _mm512_set1_ps(-0x1p-5f));
 }
 
 // The block's k-groups `G`, which share one scale.
@@ -46,12 +46,12 @@ OCTAVO_INLINE void add_run(Ints<G...>, Ints<T...> tokens, const typename Source:
                            const ActBlock& act, __m512 (&acc)[sizeof...(T)]) {
   __m512i sums[sizeof...(T)] = {start_sum<typename Source::Codes, Half>(act, T)...};
   add_products<Source>(Ints<G...>{}, tokens, record, block, act.q, sums);
-  const __m512 d = Source::template d<Half, sizeof...(T)>(record, block);
+  const __m512 d = Source::template d<Half, sizeof...(T) == 1>(record, block);
   ((acc[T] = settle(
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[T]), _mm512_mul_ps(d, _mm512_set1_ps(act.d[T])), acc[T]))),
    ...);
   if constexpr (kHasHalfMin<typename Source::Codes>) {
-    const __m512 m = half_min<Source, Half, sizeof...(T)>(record, block);
+    const __m512 m = half_min<Source, Half, sizeof...(T) == 1>(record, block);
     ((acc[T] = settle(_mm512_fmadd_ps(half_sum<Half>(act, T), _mm512_mul_ps(m, _mm512_set1_ps(act.d[T])), acc[T]))),
      ...);
   }
@@ -68,7 +68,7 @@ OCTAVO_INLINE void add_block(Ints<T...> tokens, const typename Source::Record& r
     add_run<Source, 0>(Ints<0, 4, 1, 5, 2, 6, 3, 7>{}, tokens, record, block, act, acc);
   }
   if constexpr (Source::Codes::kHasMin && Source::Codes::kHalves == 1) {
-    const __m512 m = Source::template m<0, sizeof...(T)>(record, block);
+    const __m512 m = Source::template m<0, sizeof...(T) == 1>(record, block);
     ((acc[T] = _mm512_fmadd_ps(m, _mm512_set1_ps(act.d_sum[T]), acc[T])), ...);
   }
 }
@@ -78,17 +78,17 @@ OCTAVO_INLINE __m512 add_residual_run(Ints<G...>, const typename Source::Record&
                                       const ActBlock& act, int32_t t, __m512 acc) {
   const __m512i start = start_sum<typename Source::Codes, Half>(act, t);
   const __m512i sum = add_products_of_one<Source>(Ints<G...>{}, record, block, act.q[t], start);
-  const __m512 d = _mm512_mul_ps(Source::template d<Half, 1>(record, block), _mm512_set1_ps(act.d[t]));
+  const __m512 d = _mm512_mul_ps(Source::template d<Half, false>(record, block), _mm512_set1_ps(act.d[t]));
   acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), d, acc);
   if constexpr (kHasHalfMin<typename Source::Codes>) {
-    const __m512 m = _mm512_mul_ps(half_min<Source, Half, 1>(record, block), _mm512_set1_ps(act.d[t]));
+    const __m512 m = _mm512_mul_ps(half_min<Source, Half, false>(record, block), _mm512_set1_ps(act.d[t]));
     acc = _mm512_fmadd_ps(half_sum<Half>(act, t), m, acc);
   }
   return acc;
 }
 
-// Per token: all tokens of a tile have their residual in the same block too seldom (4 % of the tiles with 576 columns of
-// smollm2, 25 to 50 % with 640 of gemma3) to decode its codes once for all.
+// Per token: all tokens of a tile have their residual in the same block too seldom (4 % of the tiles with 576 columns
+// of smollm2, 25 to 50 % with 640 of gemma3) to decode its codes once for all.
 template <class Source>
 OCTAVO_INLINE __m512 add_residual(const typename Source::Record* records, const ActResidual& residual, int32_t t,
                                   __m512 acc) {
