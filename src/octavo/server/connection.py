@@ -72,6 +72,9 @@ class GuardedProtocol(HttpToolsProtocol):
         """Stop watching."""
         if self._check is not None:
             self._check.cancel()
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if isinstance(exc, TimeoutError) and is_answering:  # the kernel came first
+            self._on_drop("slow_reader")
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
