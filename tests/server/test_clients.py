@@ -94,6 +94,11 @@ def read_all(sock: socket.socket) -> bytes:
     return data
 
 
+def ask_for(completion: Any, sock: socket.socket) -> None:
+    body = json.dumps(completion).encode()
+    sock.sendall(HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+
+
 def status(data: bytes) -> int:
     return int(data.split(b" ")[1])
 
@@ -132,9 +137,8 @@ def test_a_client_that_drips_does_not_hold_a_connection() -> None:
 
 def test_a_client_that_does_not_read_loses_its_stream_and_its_request() -> None:
     engine = endless()
-    body = json.dumps(ENDLESS).encode()
     with guarded(engine, client_timeout=0.5) as server, server.connect() as sock:
-        sock.sendall(HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        ask_for(ENDLESS, sock)
         until(lambda: engine._open)
         until(lambda: not engine._open)
         assert len(engine.aborted) == 1
@@ -143,9 +147,8 @@ def test_a_client_that_does_not_read_loses_its_stream_and_its_request() -> None:
 
 def test_a_reader_that_the_kernel_gave_up_first_is_counted() -> None:
     engine = endless()
-    body = json.dumps(ENDLESS).encode()
     with guarded(engine, client_timeout=30) as server, server.connect() as sock:
-        sock.sendall(HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        ask_for(ENDLESS, sock)
         until(lambda: engine._open)
         (connection,) = server.server.server_state.connections
         connection.loop.call_soon_threadsafe(connection.transport._force_close, TimeoutError())
@@ -155,19 +158,17 @@ def test_a_reader_that_the_kernel_gave_up_first_is_counted() -> None:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the kernel does not tell")
 def test_an_answer_that_only_the_kernel_holds_is_not_read_either() -> None:
-    body = json.dumps({"prompt": "x", "max_tokens": 20_000}).encode()
     with guarded(endless(), client_timeout=0.4) as server:
         server.send_buffer(2**20)
         with server.connect() as sock:
-            sock.sendall(HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+            ask_for({"prompt": "x", "max_tokens": 20_000}, sock)
             until(lambda: server.num_dropped("slow_reader") == 1)
 
 
 def test_a_client_that_reads_slowly_keeps_its_stream() -> None:
     engine = endless()
-    body = json.dumps(ENDLESS).encode()
     with guarded(engine, client_timeout=0.5) as server, server.connect() as sock:
-        sock.sendall(HEAD + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        ask_for(ENDLESS, sock)
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
             assert sock.recv(16384)

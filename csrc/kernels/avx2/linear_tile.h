@@ -148,17 +148,6 @@ OCTAVO_INLINE void store_pairs(Ints<P...>, Ints<T...>, const TileOut& tile, cons
   (store_token<Row>(tile, P, _mm256_add_ps(acc[2 * P], acc[2 * P + 1])), ...);
 }
 
-// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. Left to
-// the hardware prefetcher, the kernels read from memory at half to nine tenths of the speed, whatever the number of
-// tokens (Zen 4).
-template <size_t Bytes>
-OCTAVO_INLINE void prefetch_weights(const void* weights) {
-  constexpr size_t kDistance = 7168;
-  const char* ahead = static_cast<const char*>(weights) + kDistance;
-#pragma GCC unroll 32
-  for (size_t line = 0; line < Bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
-}
-
 // One accumulator per token, of rows Row .. Row + 7.
 template <class Source, int Row, int... T>
 OCTAVO_INLINE void finish_tokens(Ints<T...> tokens, const TileIn<Source>& in, const TileOut& tile,

@@ -25,6 +25,21 @@ struct FirstInts<8> {
   using type = Ints<0, 1, 2, 3, 4, 5, 6, 7>;
 };
 
+// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. Left to
+// the hardware prefetcher alone, AVX2 reads from memory at half to nine tenths of the speed whatever the number of
+// tokens, AVX-512 at 0.4 with four, for activations fall out of the L1 cache, and at 0.7 to 1 with one. Distances of 1
+// to 4 KB get in its way (0.65 to 0.9), those of 5 to 12 KB are alike (all on Zen 4).
+constexpr size_t kFarAhead = 7168;
+
+// Asks for `Bytes` from `Distance` behind `weights` on. 0: for nothing.
+template <size_t Bytes, size_t Distance = kFarAhead>
+OCTAVO_INLINE void prefetch_weights(const void* weights) {
+  if constexpr (Distance == 0) return;
+  const char* ahead = static_cast<const char*>(weights) + Distance;
+#pragma GCC unroll 32
+  for (size_t line = 0; line < Bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+}
+
 // A panel's records, and the activations of a tile: places from `lane` of an activation tile of 8 on.
 template <class Source>
 struct TileIn {

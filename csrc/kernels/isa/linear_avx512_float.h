@@ -29,7 +29,7 @@ OCTAVO_INLINE void multiply_float_tokens(Ints<T...> tokens, FloatPanel<Weight> p
   int32_t k = 0;
   for (; k + 2 <= panel.cols; k += 2) {
     constexpr size_t kBytes = 2 * kPanelRows * sizeof(Weight);
-    if constexpr (sizeof...(T) > 2) prefetch_weights<kFarAhead, kBytes>(panel.weights + static_cast<size_t>(k) * kPanelRows);
+    if constexpr (sizeof...(T) > 2) prefetch_weights<kBytes>(panel.weights + static_cast<size_t>(k) * kPanelRows);
     add_column(tokens, load_row_of_k(panel.weights, k), rows, k, even);
     add_column(tokens, load_row_of_k(panel.weights, k + 1), rows, k + 1, odd);
   }

@@ -118,25 +118,12 @@ OCTAVO_INLINE void store_pairs(Ints<P...>, Ints<T...>, const TileOut& tile, cons
   (store_token(tile, P, _mm512_add_ps(acc[2 * P], acc[2 * P + 1])), ...);
 }
 
-// Panels are one stream in memory order: the bytes this far ahead are needed soon, in this panel or the next. Left to
-// the hardware prefetcher alone, four tokens read from memory at 0.4 of the speed, for activations fall out of the L1
-// cache; one token at 0.7 to 1. Distances of 1 to 4 KB get in its way (0.65 to 0.9), those of 5 to 12 KB are alike. Few
-// tokens of the formats with most bytes per product are the other way round: Q8_0 wants less than 2 KB, or 0.8, and one
-// token of Q6_K nothing, or 0.85 (all on Zen 4).
-template <size_t Distance, size_t Bytes>
-OCTAVO_INLINE void prefetch_weights(const void* weights) {
-  if constexpr (Distance == 0) return;
-  const char* ahead = static_cast<const char*>(weights) + Distance;
-#pragma GCC unroll 32
-  for (size_t line = 0; line < Bytes; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
-}
-
 template <class Source, int... T>
 OCTAVO_INLINE void multiply_tokens(Ints<T...> tokens, const TileIn<Source>& in, const TileOut& tile) {
   __m512 acc[sizeof...(T)] = {((void)T, _mm512_setzero_ps())...};
   for (int32_t i = 0; i < in.num_records; ++i) {
     const auto& record = in.records[i];
-    prefetch_weights<Source::template kPrefetchDistance<sizeof...(T)>, sizeof(record)>(&record);
+    prefetch_weights<sizeof(record), Source::template kPrefetchDistance<sizeof...(T)>>(&record);
     add_block<Source>(tokens, record, 0, in.acts[2 * i], acc);
     add_block<Source>(tokens, record, 1, in.acts[2 * i + 1], acc);
   }
