@@ -85,8 +85,8 @@ double time_product(const LinearKernels& kernels, Precision precision, const std
     const size_t runs = tokens > 8 ? 1 : copies.size();
     const double start = seconds_now();
     for (size_t i = 0; i < runs; ++i) {
-      kernels.multiply(copies[turn++ % copies.size()], {acts.bytes(), precision, x.floats(), first.cols, tokens}, 0,
-                       first.num_panels, out.floats(), first.rows, nullptr);
+      const octavo::MultiplyInput in = {acts.bytes(), precision, x.floats(), static_cast<size_t>(first.cols), tokens};
+      kernels.multiply(copies[turn++ % copies.size()], in, 0, first.num_panels, out.floats(), first.rows, nullptr);
     }
     const double taken = (seconds_now() - start) / static_cast<double>(runs);
     if (taken < best) best = taken;

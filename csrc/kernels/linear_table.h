@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/traits.h"
 #include "formats/packed.h"
 
 namespace octavo {

@@ -8,6 +8,7 @@
 
 #include "activations.h"
 #include "check.h"
+#include "cpu/traits.h"
 #include "tables.h"
 
 namespace {
@@ -294,21 +295,26 @@ void test_a_token_gives_the_same_bits_in_any_company(const LinearKernels& kernel
   }
 }
 
-// Strips of panels and groups of tokens: several of both.
-void test_a_large_matrix_gives_the_bits_of_its_panels(const LinearKernels& kernels) {
-  constexpr int32_t kCols = 2048, kPanels = 24, kTokens = 21;
-  for (const WeightFormat format : {WeightFormat::Q4_1, WeightFormat::Q8_0, WeightFormat::F16}) {
-    const TestMatrix matrix = make_matrix(format, kPanels * octavo::kPanelRows - 3, kCols, Fill::kRandom, 3);
-    const Product product(kernels, matrix.packed);
-    const std::vector<float> x = make_activations(kTokens, kCols, Activations::kOutlierChannels, 8);
-    const std::vector<float> out = product.run(x.data(), kCols, kTokens);
-    std::vector<int32_t> one_by_one(kPanels + 1);
-    std::iota(one_by_one.begin(), one_by_one.end(), 0);
-    CHECK(product.run(x.data(), kCols, kTokens, one_by_one) == out);
-    for (int32_t token = 0; token < kTokens; ++token) {
-      CHECK(same_token(out, token, product.run(&x[token * kCols], kCols, 1), 0, product.stride()));
-    }
+void check_large_matrix(const LinearKernels& kernels, WeightFormat format, int32_t cols, int32_t panels) {
+  constexpr int32_t kTokens = 21;
+  const TestMatrix matrix = make_matrix(format, panels * octavo::kPanelRows - 3, cols, Fill::kRandom, 3);
+  const Product product(kernels, matrix.packed);
+  const std::vector<float> x = make_activations(kTokens, cols, Activations::kOutlierChannels, 8);
+  const std::vector<float> out = product.run(x.data(), cols, kTokens);
+  std::vector<int32_t> one_by_one(panels + 1);
+  std::iota(one_by_one.begin(), one_by_one.end(), 0);
+  CHECK(product.run(x.data(), cols, kTokens, one_by_one) == out);
+  for (int32_t token = 0; token < kTokens; ++token) {
+    CHECK(same_token(out, token, product.run(&x[token * cols], cols, 1), 0, product.stride()));
   }
+}
+
+// Strips of panels and groups of tokens: several of both. Then panels too wide to be unpacked for several tiles.
+void test_a_large_matrix_gives_the_bits_of_its_panels(const LinearKernels& kernels) {
+  for (const WeightFormat format : {WeightFormat::Q4_1, WeightFormat::Q8_0, WeightFormat::F16}) {
+    check_large_matrix(kernels, format, 2048, 24);
+  }
+  check_large_matrix(kernels, WeightFormat::Q4_0, 16384 + 32, 2);
 }
 
 void test_a_nan_reaches_the_outputs_of_its_token_only(const LinearKernels& kernels) {
@@ -341,8 +347,11 @@ int main() {
     test_two_terms_are_within_a_ten_thousandth(*table.kernels);
     test_an_outlier_channel_costs_little_accuracy(*table.kernels);
     test_integer_sums_do_not_overflow_or_saturate(*table.kernels);
-    test_a_token_gives_the_same_bits_in_any_company(*table.kernels);
-    test_a_large_matrix_gives_the_bits_of_its_panels(*table.kernels);
+    for (const bool costs : {true, false}) {
+      octavo::unpacking_costs_products = octavo::all_streams_far_ahead = costs;
+      test_a_token_gives_the_same_bits_in_any_company(*table.kernels);
+      test_a_large_matrix_gives_the_bits_of_its_panels(*table.kernels);
+    }
     test_a_nan_reaches_the_outputs_of_its_token_only(*table.kernels);
   }
   return check_result();

@@ -18,6 +18,8 @@ using Rows = int32_t;
 
 #include "kernels/generic/linear_tile.h"
 
+constexpr int32_t kMaxUnpackedCols = 0;
+
 template <int Row>
 OCTAVO_INLINE __m256i load_group(const uint8_t (&lanes)[64]) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(lanes + 4 * Row));

@@ -5,6 +5,9 @@
 //   Rows, first_rows(count)       which rows of a panel are written: the first `count` of 16
 //   kWidestTile, kNarrowestTile   places of the widest and of the narrowest tile: powers of two up to 8
 //   Source<format>                how records are read; Source::Record
+//   kMaxUnpackedCols              panels of more columns are never unpacked for several tiles; 0: none is. Others are
+//                                 where Source::kUnpacks, by Unpacked<Source>::unpack(records, count), which gives
+//                                 Unpacked<Source>::Record, good until the thread's next call
 //   multiply_tile<Source, Width>(records, count, acts, lane, TileOut)   places from `lane` of an activation tile on
 //   multiply_float_tile<Weight, Width>(FloatPanel, x, x_stride, TileOut)
 
@@ -21,9 +24,15 @@ struct Operands {
 };
 
 // A group of activation tiles stays in the first-level cache while the panels of a strip pass by; the strip stays in the
-// second while group after group does.
+// second while group after group does. Where panels are unpacked for each group, a larger one spares more than it costs to
+// read activations from the second-level cache.
 constexpr size_t kGroupBytes = 20480;
+constexpr size_t kGroupBytesUnpacked = 40960;
 constexpr size_t kStripBytes = 196608;
+
+inline size_t group_bytes() {
+  return kMaxUnpackedCols > 0 && unpacking_costs_products ? kGroupBytesUnpacked : kGroupBytes;
+}
 
 // Asks for the next lines of the queue. They go to the second-level cache: the first is full of activations.
 inline void fetch_lines(FetchQueue& queue) {
@@ -65,8 +74,7 @@ OCTAVO_INLINE void for_each_tile(int32_t places, Tile tile) {
 }
 
 template <class Source>
-OCTAVO_INLINE void multiply_all_tiles(const std::byte* panel, const Operands& in, Rows rows, float* out) {
-  const auto* records = reinterpret_cast<const typename Source::Record*>(panel);
+OCTAVO_INLINE void multiply_all_tiles(const typename Source::Record* records, const Operands& in, Rows rows, float* out) {
   const int32_t count = num_records(in.cols);
   const size_t tile_bytes = act_tile_bytes(in.cols, in.terms);
   const int32_t shift = in.terms - 1;  // places to tokens
@@ -81,7 +89,16 @@ OCTAVO_INLINE void multiply_all_tiles(const std::byte* panel, const Operands& in
 
 template <class Source>
 void multiply_panel(const std::byte* panel, const Operands& in, Rows rows, float* out) {
-  multiply_all_tiles<Source>(panel, in, rows, out);
+  const auto* records = reinterpret_cast<const typename Source::Record*>(panel);
+  if constexpr (kMaxUnpackedCols > 0) {
+    if constexpr (Source::kUnpacks) {
+      if (unpacking_costs_products && in.tokens * in.terms > kWidestTile && in.cols <= kMaxUnpackedCols) {
+        const auto* unpacked = Unpacked<Source>::unpack(records, num_records(in.cols));
+        return multiply_all_tiles<Unpacked<Source>>(unpacked, in, rows, out);
+      }
+    }
+  }
+  multiply_all_tiles<Source>(records, in, rows, out);
 }
 
 template <class Weight>
@@ -126,7 +143,7 @@ void multiply(const PackedMatrix& weights, const MultiplyInput& input, int32_t p
   const int32_t terms = num_terms(input.precision);
   const int32_t tile_tokens = kTileTokens / terms;
   const size_t tile_bytes = act_tile_bytes(weights.cols, terms);
-  const int32_t group = count_in(kGroupBytes, tile_bytes) * tile_tokens, strip = count_in(kStripBytes, weights.panel_bytes);
+  const int32_t group = count_in(group_bytes(), tile_bytes) * tile_tokens, strip = count_in(kStripBytes, weights.panel_bytes);
   for (int32_t from = panel_begin; from < panel_end; from += strip) {
     const int32_t to = from + strip < panel_end ? from + strip : panel_end;
     for (int32_t t = 0; t < input.tokens; t += group) {

@@ -31,14 +31,24 @@ struct FirstInts<8> {
 // to 4 KB get in its way (0.65 to 0.9), those of 5 to 12 KB are alike (all on Zen 4).
 constexpr size_t kFarAhead = 7168;
 
-// Asks for `Bytes` from `Distance` behind `weights` on. 0: for nothing.
-template <size_t Bytes, size_t Distance = kFarAhead>
-OCTAVO_INLINE void prefetch_weights(const void* weights) {
-  if constexpr (Distance == 0) return;
-  const char* ahead = static_cast<const char*>(weights) + Distance;
+// What is asked for ahead of a stream that wants `Distance` where not all do best with kFarAhead.
+template <size_t Distance>
+OCTAVO_INLINE size_t prefetch_distance() {
+  return Distance == kFarAhead || all_streams_far_ahead ? kFarAhead : Distance;
+}
+
+// Asks for `Bytes` from `distance` behind `weights` on. 0: for nothing.
+template <size_t Bytes>
+OCTAVO_INLINE void prefetch_weights(const void* weights, size_t distance = kFarAhead) {
+  if (distance == 0) return;
+  const char* ahead = static_cast<const char*>(weights) + distance;
 #pragma GCC unroll 32
   for (size_t line = 0; line < Bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
 }
+
+// What tiles read instead of Source where a panel is unpacked once for all of them: a source in its turn.
+template <class Source>
+struct Unpacked;
 
 // A panel's records, and the activations of a tile: places from `lane` of an activation tile of 8 on.
 template <class Source>

@@ -26,10 +26,11 @@ OCTAVO_INLINE void multiply_float_tokens(Ints<T...> tokens, FloatPanel<Weight> p
   const float* const rows[] = {x + (T < tile.tokens ? T : tile.tokens - 1) * x_stride...};
   __m512 even[sizeof...(T)] = {((void)T, _mm512_setzero_ps())...};
   __m512 odd[sizeof...(T)] = {((void)T, _mm512_setzero_ps())...};
+  const size_t ahead = prefetch_distance<(sizeof...(T) > 2 ? kFarAhead : 0)>();
   int32_t k = 0;
   for (; k + 2 <= panel.cols; k += 2) {
     constexpr size_t kBytes = 2 * kPanelRows * sizeof(Weight);
-    if constexpr (sizeof...(T) > 2) prefetch_weights<kBytes>(panel.weights + static_cast<size_t>(k) * kPanelRows);
+    prefetch_weights<kBytes>(panel.weights + static_cast<size_t>(k) * kPanelRows, ahead);
     add_column(tokens, load_row_of_k(panel.weights, k), rows, k, even);
     add_column(tokens, load_row_of_k(panel.weights, k + 1), rows, k + 1, odd);
   }

@@ -123,7 +123,9 @@ OCTAVO_INLINE void multiply_tokens(Ints<T...> tokens, const TileIn<Source>& in, 
   __m512 acc[sizeof...(T)] = {((void)T, _mm512_setzero_ps())...};
   for (int32_t i = 0; i < in.num_records; ++i) {
     const auto& record = in.records[i];
-    prefetch_weights<sizeof(record), Source::template kPrefetchDistance<sizeof...(T)>>(&record);
+    if constexpr (Source::kIsStream) {
+      prefetch_weights<sizeof(record)>(&record, prefetch_distance<Source::template kPrefetchDistance<sizeof...(T)>>());
+    }
     add_block<Source>(tokens, record, 0, in.acts[2 * i], acc);
     add_block<Source>(tokens, record, 1, in.acts[2 * i + 1], acc);
   }

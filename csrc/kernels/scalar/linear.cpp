@@ -16,6 +16,8 @@ using Rows = int32_t;
 
 #include "kernels/generic/quantize_types.h"
 
+constexpr int32_t kMaxUnpackedCols = 0;
+
 // One kernel for any number of tokens.
 constexpr int kWidestTile = kTileTokens;
 constexpr int kNarrowestTile = kTileTokens;

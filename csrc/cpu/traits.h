@@ -1,0 +1,16 @@
+// What kernels do differently from processor to processor of one ISA. It changes speed, never a result, so tests may set
+// it before threads start.
+#pragma once
+
+namespace octavo {
+
+// Whether any stream of weights is read faster if it is asked for far ahead. On AMD those with most bytes per product
+// are not, if tokens are few: with kFarAhead one token of Q6_K runs at 0.85 of the speed, two of Q8_0 at 0.8 (Zen 4).
+// On Intel all are: without it one token of F16, Q6_K or Q8_0 runs at 0.4 to 0.6 (Emerald Rapids).
+extern bool all_streams_far_ahead;
+
+// Whether 512-bit shifts and ands take turns with products, so that a panel is best unpacked once for several tiles of
+// tokens. They do on Intel, which has two ports for all of them: prefill 10 % faster. On AMD it cost a fifth (Zen 4).
+extern bool unpacking_costs_products;
+
+}  // namespace octavo
