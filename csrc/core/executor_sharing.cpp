@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "core/executor.h"
+#include "cpu/traits.h"
 
 namespace octavo {
 
@@ -130,7 +131,7 @@ void Executor::make_attention_tiles(int32_t begin, int32_t count) {
   }
   for (int member = 0; member < team_size_; ++member) own_tiles_[member] = find_own_tiles(count, member);
   is_private_ = sharing_for(count) == Sharing::kTokens && max_tile_tokens_ == 1 && is_balanced();
-  if (count >= kFetchTokens) list_fetches();
+  if (count >= kFetchTokens && !fetching_costs_products) list_fetches();
 }
 
 // Lists the context blocks of requests that decode, tile after tile, as far as a cache holds them.
@@ -156,7 +157,7 @@ void Executor::list_fetches() {
 // What a multiply stage fetches for the attend stage after it: the blocks of the member's share of the tiles, spread
 // over the tiles of all products until then.
 FetchQueue* Executor::fetch_for(const Stage& stage, const Window& window, Member& member) const {
-  if (stage.next_attend < 0 || window.count < kFetchTokens) return nullptr;
+  if (fetching_costs_products || stage.next_attend < 0 || window.count < kFetchTokens) return nullptr;
   if (member.fetched_attend == stage.next_attend) return &member.fetch;
   member.fetched_attend = stage.next_attend;
   const AttentionSpec& spec = attentions_[body_.stages[stage.next_attend].spec];

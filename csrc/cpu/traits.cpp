@@ -21,5 +21,6 @@ bool is_amd() {
 
 bool all_streams_far_ahead = !is_amd();
 bool unpacking_costs_products = !is_amd();
+bool fetching_costs_products = !is_amd();
 
 }  // namespace octavo

@@ -13,4 +13,8 @@ extern bool all_streams_far_ahead;
 // tokens. They do on Intel, which has two ports for all of them: prefill 10 % faster. On AMD it cost a fifth (Zen 4).
 extern bool unpacking_costs_products;
 
+// Whether asking for keys and values while products compute slows these by more than attention gains: on Intel steps of
+// 32 tokens were 8 to 13 % faster without. On AMD they are 4 % slower (Zen 4).
+extern bool fetching_costs_products;
+
 }  // namespace octavo
