@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -118,5 +119,7 @@ def _peer(python: Path, *arguments: str | Path) -> str:
         [str(python), *map(str, arguments)], capture_output=True, text=True, env=environment, check=False
     )  # fmt: skip
     if done.returncode:
+        if done.returncode < 0:
+            raise PeerFailed(f"ended by {signal.Signals(-done.returncode).name}")
         raise PeerFailed((done.stderr.strip().splitlines() or ["no output"])[-1][:80])
     return done.stdout
