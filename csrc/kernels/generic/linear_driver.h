@@ -64,47 +64,59 @@ OCTAVO_INLINE void last_tile(int32_t first, int32_t count, Tile tile) {
   tile(Width<N>{}, first, count);
 }
 
-// Calls tile(Width, first place, places in the tile) for each tile. The last one takes the narrowest kernel that holds
-// it; places of the padding are computed and dropped.
+// Calls tile(Width, first place, places in the tile) for each tile from place `first` on. The last one takes the narrowest
+// kernel that holds it; places of the padding are computed and dropped.
 template <class Tile>
-OCTAVO_INLINE void for_each_tile(int32_t places, Tile tile) {
-  int32_t first = 0;
+OCTAVO_INLINE void for_each_tile(int32_t first, int32_t places, Tile tile) {
   for (; first + kWidestTile <= places; first += kWidestTile) tile(Width<kWidestTile>{}, first, kWidestTile);
   if (first < places) last_tile<kWidestTile>(first, places - first, tile);
 }
 
-template <class Source>
-OCTAVO_INLINE void multiply_all_tiles(const typename Source::Record* records, const Operands& in, Rows rows, float* out) {
-  const int32_t count = num_records(in.cols);
-  const size_t tile_bytes = act_tile_bytes(in.cols, in.terms);
+template <class Source, int N>
+OCTAVO_INLINE void multiply_one_tile(const typename Source::Record* records, const Operands& in, Rows rows, float* out,
+                                     int32_t first, int32_t places) {
   const int32_t shift = in.terms - 1;  // places to tokens
-  for_each_tile(in.tokens << shift, [&](auto width, int32_t first, int32_t places) {
-    const auto* acts = reinterpret_cast<const ActBlock*>(in.acts + first / kTileTokens * tile_bytes);
-    multiply_tile<Source, width.kPlaces>(
-        records, count, acts, first % kTileTokens,
-        {out + (first >> shift) * in.out_stride, in.out_stride, places >> shift, rows, static_cast<int16_t>(in.terms)});
-    if (in.fetch != nullptr) fetch_lines(*in.fetch);
-  });
+  const auto* acts =
+      reinterpret_cast<const ActBlock*>(in.acts + first / kTileTokens * act_tile_bytes(in.cols, in.terms));
+  multiply_tile<Source, N>(
+      records, num_records(in.cols), acts, first % kTileTokens,
+      {out + (first >> shift) * in.out_stride, in.out_stride, places >> shift, rows, static_cast<int16_t>(in.terms)});
+  if (in.fetch != nullptr) fetch_lines(*in.fetch);
+}
+
+// Of the tiles of an unpacked panel, the whole ones; a narrower one at the end reads the panel as it is packed. Gives the
+// place where it begins.
+template <class Source>
+OCTAVO_INLINE int32_t multiply_unpacked(const typename Source::Record* records, const Operands& in, Rows rows, float* out) {
+  const int32_t places = in.tokens * in.terms;
+  const auto* unpacked = Unpacked<Source>::unpack(records, num_records(in.cols));
+  int32_t first = 0;
+  for (; first + kWidestTile <= places; first += kWidestTile) {
+    multiply_one_tile<Unpacked<Source>, kWidestTile>(unpacked, in, rows, out, first, kWidestTile);
+  }
+  return first;
 }
 
 template <class Source>
 void multiply_panel(const std::byte* panel, const Operands& in, Rows rows, float* out) {
   const auto* records = reinterpret_cast<const typename Source::Record*>(panel);
+  int32_t done = 0;
   if constexpr (kMaxUnpackedCols > 0) {
     if constexpr (Source::kUnpacks) {
       if (unpacking_costs_products && in.tokens * in.terms > kWidestTile && in.cols <= kMaxUnpackedCols) {
-        const auto* unpacked = Unpacked<Source>::unpack(records, num_records(in.cols));
-        return multiply_all_tiles<Unpacked<Source>>(unpacked, in, rows, out);
+        done = multiply_unpacked<Source>(records, in, rows, out);
       }
     }
   }
-  multiply_all_tiles<Source>(records, in, rows, out);
+  for_each_tile(done, in.tokens * in.terms, [&](auto width, int32_t first, int32_t places) {
+    multiply_one_tile<Source, width.kPlaces>(records, in, rows, out, first, places);
+  });
 }
 
 template <class Weight>
 void multiply_float_panel(const std::byte* bytes, const Operands& in, Rows rows, float* out) {
   const FloatPanel<Weight> panel = {reinterpret_cast<const Weight*>(bytes), in.cols};
-  for_each_tile(in.tokens, [&](auto width, int32_t first, int32_t tokens) {
+  for_each_tile(0, in.tokens, [&](auto width, int32_t first, int32_t tokens) {
     multiply_float_tile<Weight, width.kPlaces>(panel, in.x + first * in.x_stride, in.x_stride,
                                                {out + first * in.out_stride, in.out_stride, tokens, rows, 1});
   });
