@@ -1,7 +1,7 @@
 """Measures every promise of the second milestone and prints a row for each: what, measured, bar, ok.
 
     make prove-B                          everything; needs a quiet machine (about an hour with all peers)
-    SMALL=1 make prove-B                  a short version for a shared machine: exactness keeps its bars, speeds are told
+    SMALL=1 make prove-B                  a short version for a shared machine: counters and exactness keep their bars
     python scripts/prove_b.py SECTION ..  some of it: peers openvino avx2 large op_shares context competitor overhead
                                           exactness two_terms perplexity http start
 

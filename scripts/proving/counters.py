@@ -133,8 +133,8 @@ def _gemm_rows(model: str, rounds: Sequence[Round], vocab_size: int, how: str) -
         yield Row(
             f"int8 share of limit, 32 tokens, {model}: {part}",
             f"{share(members):.0%}, lowest {each[worst]:.0%} ({worst}); {how}",
-            quiet_bar(f">= {bar:.0%}"),
-            on_quiet(share(members) >= bar),
+            f">= {bar:.0%}",
+            share(members) >= bar,
             {name: [one] for name, one in each.items()},
         )
 
