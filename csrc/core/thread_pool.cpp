@@ -28,6 +28,13 @@ bool spin(const std::atomic<uint32_t>& value, uint32_t old) {
   return false;
 }
 
+// Sets `value` and wakes who sleeps on it. seq_cst: notify_all looks first whether anyone sleeps, and after a mere release
+// store a processor may look before the store is seen by one who is about to, who then sleeps for good.
+void set_and_wake(std::atomic<uint32_t>& value, uint32_t next) {
+  value.store(next, std::memory_order_seq_cst);
+  value.notify_all();
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads)
@@ -40,8 +47,7 @@ ThreadPool::ThreadPool(int num_threads)
 
 ThreadPool::~ThreadPool() {
   is_stopping_.store(true, std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  set_and_wake(epoch_, epoch_.load(std::memory_order_relaxed) + 1);
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -51,10 +57,7 @@ void ThreadPool::run(Task task, void* context, bool is_alone) {
   task_ = task;
   context_ = context;
   team_size_ = is_alone ? 1 : num_threads_;
-  if (team_size_ > 1) {
-    epoch_.fetch_add(1, std::memory_order_release);
-    epoch_.notify_all();
-  }
+  if (team_size_ > 1) set_and_wake(epoch_, epoch_.load(std::memory_order_relaxed) + 1);
   task(context, 0);
   barrier(0);
 }
@@ -64,8 +67,7 @@ void ThreadPool::barrier(int member) {
   const uint32_t generation = generation_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == team_size_) {
     arrived_.store(0, std::memory_order_relaxed);
-    generation_.store(generation + 1, std::memory_order_release);
-    generation_.notify_all();
+    set_and_wake(generation_, generation + 1);
     return;
   }
   const int64_t begin = now_ns();

@@ -2,11 +2,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
 #include "check.h"
+#include "core/clock.h"
 #include "core/team_balance.h"
 #include "core/team_control.h"
 #include "core/thread_pool.h"
@@ -42,6 +46,50 @@ void test_barriers(int num_threads, int num_runs, int rounds) {
     CHECK(r.errors == 0);
     for (int value : r.values) CHECK(value == rounds);
   }
+}
+
+struct Stress {
+  ThreadPool& pool;
+  int num_barriers;
+  std::atomic<int> passed{0};
+};
+
+// Member 0 comes to each barrier just when member 1, tired of spinning, goes to sleep.
+void come_at_bedtime(void* context, int member) {
+  Stress& s = *static_cast<Stress*>(context);
+  int64_t delay_ns = 20'000, slept_ns = 0;
+  for (int i = 0; i < s.num_barriers; ++i) {
+    const int64_t begin = now_ns();
+    while (member == 0 && now_ns() < begin + delay_ns) {
+    }
+    s.pool.barrier(member);
+    if (member != 0) continue;
+    const bool has_slept = s.pool.slept_ns() != slept_ns;
+    slept_ns = s.pool.slept_ns();
+    delay_ns = std::clamp<int64_t>(delay_ns + (has_slept ? -300 : 200), 1'000, 1'000'000);
+    ++s.passed;
+  }
+}
+
+// A lost one would leave both members asleep. It took a million barriers: test_thread_pool BARRIERS.
+void test_no_wake_up_is_lost(int num_barriers) {
+  ThreadPool pool(2);
+  Stress stress{pool, num_barriers};
+  std::atomic<bool> is_over{false};
+  std::thread watch([&] {
+    for (int ticks = 0, seen = 0; !is_over; ++ticks) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (stress.passed != seen) ticks = 0;
+      seen = stress.passed;
+      if (ticks < 3'000) continue;
+      std::fprintf(stderr, "no progress for 30 s after %d barriers\n", seen);
+      std::abort();
+    }
+  });
+  pool.run(come_at_bedtime, &stress);
+  is_over = true;
+  watch.join();
+  CHECK(stress.passed == num_barriers);
 }
 
 void test_two_callers() {
@@ -244,7 +292,7 @@ void test_shares_of_unequal_parts() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   test_parts_follow_what_cores_do();
   test_parts_are_forgotten();
   test_shares_of_unequal_parts();
@@ -257,6 +305,7 @@ int main() {
   test_barriers(1, 10, 3);
   test_barriers(2, 50, 100);
   test_barriers(5, 5, 20);
+  test_no_wake_up_is_lost(argc > 1 ? std::atoi(argv[1]) : 20'000);
   test_two_callers();
   test_shares();
   test_subnormals_are_flushed_inside_only();
