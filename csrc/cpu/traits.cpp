@@ -20,7 +20,7 @@ bool is_amd() {
 }  // namespace
 
 bool all_streams_far_ahead = !is_amd();
-bool unpacking_costs_products = !is_amd();
+bool panels_in_pairs = !is_amd();
 bool fetching_costs_products = !is_amd();
 
 }  // namespace octavo

@@ -9,9 +9,10 @@ namespace octavo {
 // On Intel all are: without it one token of F16, Q6_K or Q8_0 runs at 0.4 to 0.6 (Emerald Rapids).
 extern bool all_streams_far_ahead;
 
-// Whether 512-bit shifts and ands take turns with products, so that a panel is best unpacked once for several tiles of
-// tokens. They do on Intel, which has two ports for all of them: prefill 10 % faster. On AMD it cost a fifth (Zen 4).
-extern bool unpacking_costs_products;
+// Whether panels of AVX-512 are best multiplied two at a time, unpacked once for several tiles of tokens. On Intel, where
+// two ports do all 512-bit arithmetic and two load, steps of 32 tokens take 0.8 to 0.9 of the time (Emerald Rapids). On
+// AMD, where unpacking is free beside products and its stores are not, it costs a fifth (Zen 4).
+extern bool panels_in_pairs;
 
 // Whether asking for keys and values while products compute slows these by more than attention gains: on Intel steps of
 // 32 tokens were 8 to 13 % faster without. On AMD they are 4 % slower (Zen 4).

@@ -10,7 +10,7 @@ if [ -z "$objects" ]; then
 fi
 for object in $objects; do
   objdump -dC --no-show-raw-insn "$object" | awk -v object="$object" '
-    /^[0-9a-f]+ </ { name = $0; hot = /multiply_tile|multiply_float_tile/; tiles += hot }
+    /^[0-9a-f]+ </ { name = $0; hot = /multiply_tile|multiply_float_tile|add_pair/; tiles += hot }
     hot && /zmm/ && /\(%r[sb]p/ { print name; print; spills++ }
     END {
       if (!tiles) { print "no tile kernels found in " object; exit 1 }

@@ -18,7 +18,7 @@ using Rows = int32_t;
 
 #include "kernels/generic/linear_tile.h"
 
-constexpr int32_t kMaxUnpackedCols = 0;
+constexpr int32_t kPairTiles = 0;
 
 template <int Row>
 OCTAVO_INLINE __m256i load_group(const uint8_t (&lanes)[64]) {

@@ -11,6 +11,8 @@ namespace {
 #include "kernels/isa/linear_avx512_sources.h"
 #include "kernels/avx512/linear_dot.h"
 #include "kernels/isa/linear_avx512_tile.h"
+#include "kernels/isa/linear_avx512_unpacked.h"
+#include "kernels/isa/linear_avx512_panel_pair.h"
 #include "kernels/isa/linear_avx512_float.h"
 #include "kernels/isa/linear_avx512_quantize.h"
 #include "kernels/generic/linear_driver.h"

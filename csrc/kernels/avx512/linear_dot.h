@@ -8,6 +8,8 @@ constexpr bool kIsSigned = 2 * Codes::kMaxCode * 127 > 32767;
 template <class Codes>
 constexpr int32_t kMaxMagnitude = kIsSigned<Codes> ? 128 : Codes::kMaxCode;
 
+constexpr bool kSharesActivations = false;
+
 // How many k-groups add up in 16 bits: 8 * 2 * 15 * 127 = 30,480, 4 * 2 * 31 * 127 = 31,496, 2 * 2 * 63 * 127 = 32,004.
 template <class Codes>
 constexpr int kGroupsPerSum = 8 * 2 * kMaxMagnitude<Codes> * 127 <= 32767   ? 8

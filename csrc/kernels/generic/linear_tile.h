@@ -46,10 +46,6 @@ OCTAVO_INLINE void prefetch_weights(const void* weights, size_t distance = kFarA
   for (size_t line = 0; line < Bytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
 }
 
-// What tiles read instead of Source where a panel is unpacked once for all of them: a source in its turn.
-template <class Source>
-struct Unpacked;
-
 // A panel's records, and the activations of a tile: places from `lane` of an activation tile of 8 on.
 template <class Source>
 struct TileIn {
@@ -79,3 +75,9 @@ struct TileOut {
   Rows rows;
   int16_t terms;
 };
+
+struct Operands;
+
+// Only where there are pairs of panels.
+template <class Source>
+int32_t multiply_panel_pair(const std::byte* panels, const Operands& in, Rows rows_b, float* out);

@@ -3,14 +3,20 @@
 //
 // A source gives, for block 0 or 1 of a record: code<Group>() as unsigned bytes (lane r: 4 consecutive k of row r),
 // d<Half, IsLine>() and m<Half, IsLine>() as floats of the 16 rows; see load_scales.
-// kIsStream: whether records come from memory, in order. Of those that do:
-// kUnpacks: whether a panel can be unpacked once for several tiles, which then read Unpacked<Source>.
-// kPrefetchDistance<Tokens>: how many bytes ahead records are asked for, unless the processor has all of them far ahead
-// (cpu/traits.h); 0: they are not.
+// kUnpacks: whether a panel is best unpacked once for several tiles, which then read Unpacked<Source>.
+// kPrefetchDistance<Tokens>: how many bytes ahead a tile asks for records, unless the processor has all of them far ahead
+// (cpu/traits.h); 0: not at all.
 
 using Rows = __mmask16;
 
 #include "kernels/generic/linear_tile.h"
+
+// Has the compiler load a value once, where it would have each use load it again.
+template <class Vector>
+OCTAVO_INLINE Vector in_register(Vector value) {
+  asm("" : "+v"(value));
+  return value;
+}
 
 OCTAVO_INLINE __m512i load_group(const uint8_t* lanes) { return _mm512_load_si512(lanes); }
 
@@ -61,7 +67,6 @@ template <class CodesOfFormat>
 struct PackedScales {
   using Codes = CodesOfFormat;
   using Record = typename Codes::Record;
-  static constexpr bool kIsStream = true;
   static constexpr bool kUnpacks = true;
   template <size_t Tokens>
   static constexpr size_t kPrefetchDistance = kFarAhead;
@@ -153,68 +158,5 @@ struct SourceQ8_0 : PackedScales<CodesQ8_0> {
   template <int Group>
   OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
     return load_group(record.codes[block][Group]);
-  }
-};
-
-// --- unpacked once for several tiles --------------------------------------------------------------------------------
-
-// A 32-block: codes as unsigned bytes; scales, then minima, as floats.
-template <class Codes>
-struct alignas(64) UnpackedBlock {
-  uint8_t codes[8][64];
-  float scales[Codes::kHalves * (Codes::kHasMin ? 2 : 1)][kPanelRows];
-};
-
-constexpr int32_t kMaxUnpackedCols = 16384;
-alignas(64) thread_local std::byte unpacked_panel[kMaxUnpackedCols / 32 * sizeof(UnpackedBlock<CodesQ2_K>)];
-
-template <class Source>
-struct Unpacked {
-  using Codes = typename Source::Codes;
-  struct Record {
-    UnpackedBlock<Codes> block[2];
-  };
-  static constexpr bool kIsStream = false;
-
-  template <int Group>
-  OCTAVO_INLINE static __m512i code(const Record& record, int32_t block) {
-    return load_group(record.block[block].codes[Group]);
-  }
-  template <int Half, bool IsLine>
-  OCTAVO_INLINE static __m512 d(const Record& record, int32_t block) {
-    return _mm512_load_ps(record.block[block].scales[Half]);
-  }
-  template <int Half, bool IsLine>
-  OCTAVO_INLINE static __m512 m(const Record& record, int32_t block) {
-    return _mm512_load_ps(record.block[block].scales[Codes::kHalves + Half]);
-  }
-
-  static const Record* unpack(const typename Source::Record* records, int32_t count) {
-    auto* const unpacked = reinterpret_cast<Record*>(unpacked_panel);
-    for (int32_t i = 0; i < count; ++i) {
-      prefetch_weights<sizeof(records[i])>(&records[i]);
-      for (int32_t block = 0; block < 2; ++block) {
-        UnpackedBlock<Codes>& out = unpacked[i].block[block];
-        unpack_codes(Ints<0, 4, 1, 5, 2, 6, 3, 7>{}, records[i], block, out);
-        unpack_scales<0>(records[i], block, out);
-        if constexpr (Codes::kHalves == 2) unpack_scales<1>(records[i], block, out);
-      }
-    }
-    return unpacked;
-  }
-
- private:
-  template <int... G>
-  OCTAVO_INLINE static void unpack_codes(Ints<G...>, const typename Source::Record& record, int32_t block,
-                                         UnpackedBlock<Codes>& out) {
-    (_mm512_store_si512(out.codes[G], Source::template code<G>(record, block)), ...);
-  }
-  template <int Half>
-  OCTAVO_INLINE static void unpack_scales(const typename Source::Record& record, int32_t block,
-                                          UnpackedBlock<Codes>& out) {
-    _mm512_store_ps(out.scales[Half], Source::template d<Half, false>(record, block));
-    if constexpr (Codes::kHasMin) {
-      _mm512_store_ps(out.scales[Codes::kHalves + Half], Source::template m<Half, false>(record, block));
-    }
   }
 };

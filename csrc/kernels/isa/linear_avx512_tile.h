@@ -40,21 +40,33 @@ OCTAVO_INLINE __m512 half_min(const typename Source::Record& record, int32_t blo
   return _mm512_mul_ps(Source::template m<Half, IsLine>(record, block), _mm512_set1_ps(-0x1p-5f));
 }
 
-// The block's k-groups `G`, which share one scale.
-template <class Source, int Half, int... G, int... T>
-OCTAVO_INLINE void add_run(Ints<G...>, Ints<T...> tokens, const typename Source::Record& record, int32_t block,
-                           const ActBlock& act, __m512 (&acc)[sizeof...(T)]) {
-  __m512i sums[sizeof...(T)] = {start_sum<typename Source::Codes, Half>(act, T)...};
-  add_products<Source>(Ints<G...>{}, tokens, record, block, act.q, sums);
-  const __m512 d = Source::template d<Half, sizeof...(T) == 1>(record, block);
+// acc += the integer sums of a run times its scales, and the part of the minima that go with it.
+template <class Source, int Half, class Record, int... T>
+OCTAVO_INLINE void add_scaled(Ints<T...>, const Record& record, int32_t block, const ActBlock& act,
+                              const __m512i (&sums)[sizeof...(T)], __m512 (&acc)[sizeof...(T)]) {
+  using Codes = typename Source::Codes;
+  constexpr bool kIsLine = sizeof...(T) == 1;
+  const __m512 d = Source::template d<Half, kIsLine>(record, block);
   ((acc[T] = settle(
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[T]), _mm512_mul_ps(d, _mm512_set1_ps(act.d[T])), acc[T]))),
    ...);
-  if constexpr (kHasHalfMin<typename Source::Codes>) {
-    const __m512 m = half_min<Source, Half, sizeof...(T) == 1>(record, block);
+  if constexpr (kHasHalfMin<Codes>) {
+    const __m512 m = half_min<Source, Half, kIsLine>(record, block);
     ((acc[T] = settle(_mm512_fmadd_ps(half_sum<Half>(act, T), _mm512_mul_ps(m, _mm512_set1_ps(act.d[T])), acc[T]))),
      ...);
+  } else if constexpr (Codes::kHasMin) {
+    const __m512 m = Source::template m<0, kIsLine>(record, block);
+    ((acc[T] = _mm512_fmadd_ps(m, _mm512_set1_ps(act.d_sum[T]), acc[T])), ...);
   }
+}
+
+// The block's k-groups `G`, which share one scale.
+template <class Source, int Half, int... G, int... T>
+OCTAVO_INLINE void add_run(Ints<G...> groups, Ints<T...> tokens, const typename Source::Record& record, int32_t block,
+                           const ActBlock& act, __m512 (&acc)[sizeof...(T)]) {
+  __m512i sums[sizeof...(T)] = {start_sum<typename Source::Codes, Half>(act, T)...};
+  add_products<Source>(groups, tokens, record, block, act.q, sums);
+  add_scaled<Source, Half>(tokens, record, block, act, sums, acc);
 }
 
 template <class Source, int... T>
@@ -66,10 +78,6 @@ OCTAVO_INLINE void add_block(Ints<T...> tokens, const typename Source::Record& r
   } else {
     // Groups j and 4 + j share their nibble bytes.
     add_run<Source, 0>(Ints<0, 4, 1, 5, 2, 6, 3, 7>{}, tokens, record, block, act, acc);
-  }
-  if constexpr (Source::Codes::kHasMin && Source::Codes::kHalves == 1) {
-    const __m512 m = Source::template m<0, sizeof...(T) == 1>(record, block);
-    ((acc[T] = _mm512_fmadd_ps(m, _mm512_set1_ps(act.d_sum[T]), acc[T])), ...);
   }
 }
 
@@ -123,9 +131,7 @@ OCTAVO_INLINE void multiply_tokens(Ints<T...> tokens, const TileIn<Source>& in, 
   __m512 acc[sizeof...(T)] = {((void)T, _mm512_setzero_ps())...};
   for (int32_t i = 0; i < in.num_records; ++i) {
     const auto& record = in.records[i];
-    if constexpr (Source::kIsStream) {
-      prefetch_weights<sizeof(record)>(&record, prefetch_distance<Source::template kPrefetchDistance<sizeof...(T)>>());
-    }
+    prefetch_weights<sizeof(record)>(&record, prefetch_distance<Source::template kPrefetchDistance<sizeof...(T)>>());
     add_block<Source>(tokens, record, 0, in.acts[2 * i], acc);
     add_block<Source>(tokens, record, 1, in.acts[2 * i + 1], acc);
   }

@@ -16,7 +16,7 @@ using Rows = int32_t;
 
 #include "kernels/generic/quantize_types.h"
 
-constexpr int32_t kMaxUnpackedCols = 0;
+constexpr int32_t kPairTiles = 0;
 
 // One kernel for any number of tokens.
 constexpr int kWidestTile = kTileTokens;
