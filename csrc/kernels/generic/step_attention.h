@@ -10,7 +10,9 @@
 // never multiplied: their memory may hold NaN. Codes are read as they are stored; a value's factors are applied in
 // registers, to all rows at once.
 
-constexpr int32_t kRowsAtOnce = kVecRegisters - 2 < 6 ? kVecRegisters - 2 : 6;
+// Many rows share what they load and widen; a few go in one group of any size up to kFewRows.
+constexpr int32_t kFewRows = kVecRegisters - 2 < 6 ? kVecRegisters - 2 : 6;
+constexpr int32_t kRowsAtOnce = kVecRegisters >= 32 ? 2 * kFewRows : kFewRows;
 constexpr int32_t kBlocksPerTile = kContextTile / kBlockSize;
 
 // How many vectors kRows rows are multiplied with at once: `most` or less, a power of two. In registers are the sums,
@@ -81,26 +83,26 @@ inline void score_channels(const Queries& q, const AttentionShape& shape, const 
   constexpr int32_t kChannelsPerLine = static_cast<int32_t>(16 * kKVLine / codes_bytes(kKeys, 16));
   const std::byte* const* keys = blocks.keys + b0;
   Vec sums[kRows][kBlocks];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int b = 0; b < kBlocks; ++b) sums[r][b] = zero();
   }
   const auto multiply = [&]<int kOdd>(int32_t d) {
     Vec k[kBlocks];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int b = 0; b < kBlocks; ++b) k[b] = load_keys<kKeys, kOdd>(keys[b], d);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const Vec channel = splat(q.rows[r][d + kOdd]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int b = 0; b < kBlocks; ++b) sums[r][b] = fma(channel, k[b], sums[r][b]);
     }
   };
   constexpr int32_t kStep = kKeys == KVCode::kUint4 ? 2 : 1;
   for (int32_t d = begin; d < end; d += kStep) {
     if (d % kChannelsPerLine == 0 && fetched < blocks.value_bytes) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int b = 0; b < kBlocks; ++b) prefetch_far(blocks.values[b0 + b] + fetched);
       fetched += kKVLine;
     }
@@ -109,9 +111,9 @@ inline void score_channels(const Queries& q, const AttentionShape& shape, const 
       if (d + 1 < end) multiply.template operator()<1>(d);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int b = 0; b < kBlocks; ++b) {
       float* out = scores + r * kContextTile + b * kBlockSize;
       Vec s = sums[r][b];
@@ -197,9 +199,9 @@ inline void accumulate_channels(const float* weights, const TileBlocks& blocks, 
                                 Span span, int32_t head_dim, int32_t channel, int32_t tail, float* accumulators,
                                 size_t stride) {
   Vec sums[kRows][kChunks];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int c = 0; c < kChunks; ++c) sums[r][c] = load(accumulators + r * stride + channel + c * 16);
   }
   const size_t row_size = row_bytes(kValues, head_dim);
@@ -214,7 +216,7 @@ inline void accumulate_channels(const float* weights, const TileBlocks& blocks, 
     for (; t < end; ++t, row += row_size) {
       ahead.fetch(lines_ahead);
       Vec chunk[kChunks];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int c = 0; c < kChunks; ++c) {
         chunk[c] = load_values<kValues>(row, channel + c * 16, kChunks == 1 ? tail : 16);
         if constexpr (has_minimum(kValues)) {
@@ -223,17 +225,17 @@ inline void accumulate_channels(const float* weights, const TileBlocks& blocks, 
           chunk[c] = mul(chunk[c], splat(scales[t % kBlockSize]));
         }
       }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const Vec weight = splat(weights[r * kContextTile + t]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int c = 0; c < kChunks; ++c) sums[r][c] = fma(weight, chunk[c], sums[r][c]);
       }
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int c = 0; c < kChunks; ++c) store(accumulators + r * stride + channel + c * 16, sums[r][c]);
   }
 }
@@ -291,13 +293,15 @@ inline void attend_rows(const Queries& q, const Span* spans, const AttentionShap
   }
 }
 
+// num_rows: kRowsAtOnce, or kFewRows at most.
 template <KVCode kKeys, KVCode kValues, int kRows = kRowsAtOnce>
 inline void attend_some(int32_t num_rows, const Queries& q, const Span* spans, const AttentionShape& shape,
                         const TileBlocks& blocks, bool with_prefetch, float* partials, float* scores) {
   if (num_rows == kRows) {
     attend_rows<kKeys, kValues, kRows>(q, spans, shape, blocks, with_prefetch, partials, scores);
   } else if constexpr (kRows > 1) {
-    attend_some<kKeys, kValues, kRows - 1>(num_rows, q, spans, shape, blocks, with_prefetch, partials, scores);
+    constexpr int kFewer = kRows > kFewRows ? kFewRows : kRows - 1;
+    attend_some<kKeys, kValues, kFewer>(num_rows, q, spans, shape, blocks, with_prefetch, partials, scores);
   }
 }
 
@@ -356,8 +360,9 @@ inline void attend_typed(const KVLayer& layer, const AttentionShape& shape, cons
   if (seen.begin >= seen.end) seen = {0, 0};
   const TileBlocks blocks = find_blocks<kKeys, kValues>(layer, tile, kv_head, context, ahead, seen);
   const size_t stride = partial_floats(shape.head_dim);
-  for (int32_t row = 0; row < num_rows; row += kRowsAtOnce) {
-    const int32_t count = num_rows - row < kRowsAtOnce ? num_rows - row : kRowsAtOnce;
+  for (int32_t row = 0, count; row < num_rows; row += count) {
+    const int32_t left = num_rows - row;
+    count = left >= kRowsAtOnce ? kRowsAtOnce : left < kFewRows ? left : kFewRows;
     Queries q;
     float rotated[has_minimum(kKeys) ? kRowsAtOnce : 1][has_minimum(kKeys) ? kMaxHeadDim : 1];
     Span spans[kRowsAtOnce];
