@@ -4,8 +4,9 @@
 //   Rows, first_rows(count)       which rows of a panel are written: the first `count` of 16
 //   kWidestTile, kNarrowestTile   places of the widest and of the narrowest tile: powers of two up to 8
 //   Source<format>                how records are read; Source::Record
-//   kPairTiles                    at most so many whole tiles can be multiplied by two panels at once, by
-//                                 multiply_panel_pair<Source>(panels, Operands, rows of the second, out); 0: none
+//   kPairTiles                    at most so many tiles can be multiplied by two panels at once, by
+//                                 multiply_panel_pair<Source>(panels, Operands, rows of the second, out), which returns
+//                                 the place where the rest begins; 0: none
 //   multiply_tile<Source, Width>(records, count, acts, lane, TileOut)   places from `lane` of an activation tile on
 //   multiply_float_tile<Weight, Width>(FloatPanel, x, x_stride, TileOut)
 
@@ -108,8 +109,7 @@ void multiply_panels(const PanelKernels& kernels, const PackedMatrix& weights, c
     const int32_t left = weights.rows - panel * kPanelRows;
     return first_rows(left < kPanelRows ? left : kPanelRows);
   };
-  // A pair pays off where several tiles share what it loads and unpacks.
-  const bool in_pairs = kernels.pair != nullptr && in.places() >= 2 * kTileTokens;
+  const bool in_pairs = kernels.pair != nullptr && in.places() > kTileTokens / 2;  // fewer are half a tile
   for (int32_t p = begin; p < end;) {
     const bool is_pair = in_pairs && p + 1 < end;
     const std::byte* data = weights.data + p * weights.panel_bytes;

@@ -1,8 +1,8 @@
 // Included inside `namespace octavo::<isa> { namespace {`: no include, no namespace here.
-// Two panels times several tiles of 8 places, for processors whose two vector ports do all 512-bit arithmetic and whose
+// Two panels times tiles of 8 places, for processors whose two vector ports do all 512-bit arithmetic and whose
 // two load ports are as busy (Intel). The bits are those of linear_avx512_tile.h.
 //
-// The first tile unpacks the codes for all others. Two panels share each load of an activation, and 16 sums are under way
+// The first of several tiles unpacks the codes for the others. Two panels share each load of an activation, and 16 sums are under way
 // instead of 8, which leaves no registers for accumulators: they are in memory. So columns can be taken in parts, which
 // stay in the first-level cache while all tiles pass by, and meanwhile the tiles ask for the next part.
 //
@@ -141,13 +141,13 @@ struct PanelPair {
   const typename Source::Record* a;
   const typename Source::Record* b;
   int32_t count;  // records of each
+  int32_t tiles;
 
   void add(PairPart part, int32_t tile, const ActBlock* acts, PairAhead ahead, PairSums& acc) const {
     const auto* packed_a = a + part.begin;
     const auto* packed_b = b + part.begin;
-    if constexpr (!Source::kUnpacks) {
-      add_pair<Source>(packed_a, packed_b, part.size, acts, ahead, acc);
-    } else {
+    if (!unpacks()) return add_pair<Source>(packed_a, packed_b, part.size, acts, ahead, acc);
+    if constexpr (Source::kUnpacks) {
       auto* const unpacked_a = unpacked(0) + (is_kept() ? part.begin : 0);
       auto* const unpacked_b = unpacked(1) + (is_kept() ? part.begin : 0);
       if (tile == 0) {
@@ -162,13 +162,13 @@ struct PanelPair {
 
   void end(const ActResidual* residuals, const PairSums& acc, const TileOut& tile, Rows rows_b) const {
     if constexpr (Source::kUnpacks) {
-      if (is_kept()) return end_pair<Unpacked<Source>>(unpacked(0), unpacked(1), residuals, acc, tile, rows_b);
+      if (unpacks() && is_kept()) return end_pair<Unpacked<Source>>(unpacked(0), unpacked(1), residuals, acc, tile, rows_b);
     }
     end_pair<Source>(a, b, residuals, acc, tile, rows_b);
   }
 
   // What is read behind a part: the next one, or the first of the next two panels.
-  PairAhead ahead_of(PairPart part, int32_t tiles) const {
+  PairAhead ahead_of(PairPart part) const {
     const int32_t end = part.begin + part.size;
     const auto* next_a = end < count ? a + end : b + count;
     const auto* next_b = end < count ? b + end : b + 2 * count;
@@ -177,34 +177,37 @@ struct PanelPair {
   }
 
  private:
+  bool unpacks() const { return Source::kUnpacks && tiles > 1; }
   bool is_kept() const { return count <= kKeptRecords; }
   static auto* unpacked(int32_t panel) {
     return reinterpret_cast<typename Unpacked<Source>::Record*>(pair_memory.unpacked[panel]);
   }
 };
 
-// Multiplies the whole tiles of `in` by two panels, the second right behind the first; returns the place where the rest
-// begins.
+// Multiplies the tiles of `in` by two panels, the second right behind the first. A tile that is not whole is left if half
+// of it would be enough; returns the place where it begins.
 template <class Source>
 int32_t multiply_panel_pair(const std::byte* panels, const Operands& in, Rows rows_b, float* out) {
-  const int32_t count = num_records(in.cols), tiles = in.places() / kTileTokens;
+  const int32_t count = num_records(in.cols), tiles = (in.places() + kTileTokens / 2 - 1) / kTileTokens;
   const auto* records = reinterpret_cast<const typename Source::Record*>(panels);
-  const PanelPair<Source> pair = {records, records + count, count};
+  const PanelPair<Source> pair = {records, records + count, count, tiles};
   const int32_t parts = (count - 1) / kPartRecords + 1;
   PairSums* const sums = pair_memory.sums;
   for (int32_t i = 0; i < parts; ++i) {
     const int32_t begin = count * i / parts;
     const PairPart part = {begin, count * (i + 1) / parts - begin};
-    PairAhead ahead = pair.ahead_of(part, tiles);
+    PairAhead ahead = pair.ahead_of(part);
     for (int32_t tile = 0; tile < tiles; ++tile) {
-      const ActBlock* acts = in.tile(tile * kTileTokens);
+      const int32_t place = tile * kTileTokens, left = in.places() - place;
+      const ActBlock* acts = in.tile(place);
       PairSums& acc = sums[parts > 1 ? tile : 0];
       if (i == 0) acc = {};
       pair.add(part, tile, acts + 2 * begin, ahead, acc);
       ahead.skip(part.size);
       if (i + 1 < parts) continue;
       const auto* residuals = reinterpret_cast<const ActResidual*>(acts + 2 * count);
-      pair.end(residuals, acc, in.tile_out(out, tile * kTileTokens, kTileTokens, first_rows(kPanelRows)), rows_b);
+      const int32_t places = left < kTileTokens ? left : kTileTokens;
+      pair.end(residuals, acc, in.tile_out(out, place, places, first_rows(kPanelRows)), rows_b);
       if (in.fetch != nullptr) fetch_lines(*in.fetch);
     }
   }
