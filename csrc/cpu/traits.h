@@ -10,7 +10,8 @@ namespace octavo {
 extern bool all_streams_far_ahead;
 
 // Whether panels of AVX-512 are best multiplied two at a time, unpacked once for several tiles of tokens. On Intel, where
-// two ports do all 512-bit arithmetic and two load, 32 tokens take 0.7 to 0.8 of the time (Emerald Rapids). On AMD, where unpacking is free beside products and its stores are not, it costs a fifth (Zen 4).
+// two ports do all 512-bit arithmetic and two load, 32 tokens take 0.7 to 0.8 of the time (Emerald Rapids). On AMD, where
+// unpacking is free beside products and its stores are not, it costs a fifth (Zen 4).
 extern bool panels_in_pairs;
 
 // Whether asking for keys and values while products compute slows these by more than attention gains: on Intel steps of

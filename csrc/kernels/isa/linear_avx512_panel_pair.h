@@ -1,10 +1,10 @@
 // Included inside `namespace octavo::<isa> { namespace {`: no include, no namespace here.
-// Two panels times tiles of 8 places, for processors whose two vector ports do all 512-bit arithmetic and whose
-// two load ports are as busy (Intel). The bits are those of linear_avx512_tile.h.
+// Two panels times tiles of 8 places, for processors whose two vector ports do all 512-bit arithmetic and whose two load
+// ports are as busy (Intel). The bits are those of linear_avx512_tile.h.
 //
-// The first of several tiles unpacks the codes for the others. Two panels share each load of an activation, and 16 sums are under way
-// instead of 8, which leaves no registers for accumulators: they are in memory. So columns can be taken in parts, which
-// stay in the first-level cache while all tiles pass by, and meanwhile the tiles ask for the next part.
+// The first of several tiles unpacks the codes for the others. Two panels share each load of an activation, and 16 sums are
+// under way instead of 8, which leaves no registers for accumulators: they are in memory. So columns can be taken in parts,
+// which stay in the first-level cache while all tiles pass by, and meanwhile the tiles ask for the next part.
 //
 // Besides what tiles use, the table's linear_dot.h says:
 //
